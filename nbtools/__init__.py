@@ -13,7 +13,7 @@ _HOME = {
     "Launch": "nbtools.config",
     "Slurm": "nbtools.config",
     "StopOn": "nbtools.config",
-    "compare": "nbtools.notebook.board.comparison",
+    "compare": "nbtools.notebook.board.board",
     "clean": "nbtools.run.removal.clean",
     "doctor": "nbtools.cli.doctor",
     "launch": "nbtools.launcher.launch",
@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from nbtools.launcher.resume import reproduce as reproduce
     from nbtools.launcher.resume import resume as resume
     from nbtools.metrics.history import History as History
-    from nbtools.notebook.board.comparison import compare as compare
+    from nbtools.notebook.board.board import compare as compare
     from nbtools.notebook.board.runs import runs as runs
     from nbtools.notebook.board.scaling import scaling as scaling
     from nbtools.notebook.form.form import ConfigForm as ConfigForm

@@ -32,7 +32,6 @@ SINGLE_MODULES = {
     "machine/devices.py": {"pynvml"},
     "notebook/plots/canvas.py": {"anywidget", "traitlets"},
     "notebook/panel/page.py": {"anywidget", "traitlets"},
-    "notebook/board/actions.py": {"anywidget", "traitlets"},
     "notebook/plots/figure.py": {"PIL"},  # matplotlib's own writer of PNG files
     "notebook/plots/frames.py": {"PIL"},  # animated pictures
     "training/engine/flags.py": {"tyro"},

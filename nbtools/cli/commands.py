@@ -444,7 +444,7 @@ def _watch(arguments: argparse.Namespace) -> int:
 
 
 def _plot(arguments: argparse.Namespace) -> int:
-    from nbtools.notebook.board.comparison import save_comparison
+    from nbtools.notebook.board.overlay import save_comparison
     from nbtools.notebook.plots.figure import save_plot
 
     refs, path = arguments.runs, Path(arguments.output)

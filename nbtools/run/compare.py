@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from nbtools.errors import ConfigError, RunNotFoundError, plural, shown
+from nbtools.errors import ConfigError, FormatError, RunNotFoundError, plural, shown
 from nbtools.metrics.columns import Series
 from nbtools.metrics.direction import direction_of, is_cost
 from nbtools.parsing import syntax_tree
@@ -93,33 +93,28 @@ class Comparison:
         return differing[0] if differing else tuple(_cut(facts.get(found[0], "–")) for facts in self.facts)
 
 
-def compare_runs(*refs: object, project: Project | str | Path | None = None) -> Comparison:
+def compare_runs(*refs: object, project: Project | str | Path | None = None, least: int = 2) -> Comparison:
     """Read what differs between runs, of any script and in any state; curves are not read.
 
     Args:
         refs: runs, ids, names, paths of run directories, or patterns such as `lr_*` for names and ids; lists of these.
         project: where patterns look. Default: the project of the working directory.
+        least: how many runs are needed.
 
     Raises:
         RunNotFoundError: a reference or pattern fits no run.
-        ConfigError: fewer than two runs can be read.
+        ConfigError: fewer runs can be read.
     """
     notes: list[str] = []
-    found = compared(_chosen(refs, project, notes), notes)
-    if len(found.runs) < 2:
-        given = "; ".join([f"{plural(len(found.runs), 'run')} to compare, at least 2 are needed", *found.notes])
-        raise ConfigError(f"{given}; nbtools runs lists all")
-    return found
-
-
-def compared(given: Iterable[Run], told: Iterable[str] = ()) -> Comparison:
-    """Read what differs between any number of runs; `told` are sentences that precede its own notes."""
-    notes, readable = [*told], dict[Run, Facts]()
-    for run in given:
+    readable: dict[Run, Facts] = {}
+    for run in _chosen(refs, project, notes):
         try:
             readable[run] = facts_of(run)
-        except OSError as error:
+        except (OSError, FormatError) as error:  # by a newer nbtools
             notes.append(f"{run.id}: left out, it cannot be read: {error}")
+    if len(readable) < least:
+        given = "; ".join([f"{plural(len(readable), 'run')} to compare, at least {least} are needed", *notes])
+        raise ConfigError(f"{given}; nbtools runs lists all")
     runs = [*readable][:MOST_RUNS]
     if others := [*readable][MOST_RUNS:]:
         names = ", ".join(run.id for run in others)

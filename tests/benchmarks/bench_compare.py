@@ -38,7 +38,7 @@ def make_runs(root: Path, num_rows: int, num_runs: int) -> None:
 
 def compare_all() -> None:
     """Compare in this process; print the first picture's wall and CPU time, then the rest's, and memory."""
-    from nbtools.notebook.board.comparison import compare
+    from nbtools.notebook.board.board import compare
     from nbtools.notebook.plots.charts import Charts
     from nbtools.notebook.plots.figure import RunFigure
 

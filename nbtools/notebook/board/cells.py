@@ -1,94 +1,133 @@
-"""Columns of the list of runs: the value of each for a run, its order, its HTML, and groups with mean and range.
+"""Columns of the list of runs: what is read for them, values, order, HTML, and groups with mean and range.
 
-See `saved_layout.COLUMN` for their names. Every text in HTML is escaped.
+A column is one of `USUAL`, the name of a field, that of a metric (its last value), or `best` and that of a metric.
+Every text in HTML is escaped.
 """
 
 import math
 import time
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from typing import NamedTuple
+from contextlib import suppress
+from dataclasses import dataclass, field
+from sys import intern
+from typing import Any, NamedTuple
 
-from nbtools.errors import literal, plural
+import numpy as np
+
+from nbtools.errors import NbtoolsError, literal
 from nbtools.metrics.direction import direction_of
-from nbtools.notebook.board.row_values import RunValues
-from nbtools.notebook.html_parts import BORDER, CUT, MUTED, STATES, sparkline
+from nbtools.notebook.html_parts import CUT, MUTED, STATES, sparkline
 from nbtools.notebook.plots.decimation import duration, number
+from nbtools.run.compare import Ends, Facts, facts_of
+from nbtools.run.curves import Curves, quick_curves
 from nbtools.run.listing import RunRow
 from nbtools.run.records import local_time
+from nbtools.run.run import Run
 
+USUAL = "state", "curve", "best", "last", "steps", "took", "age", "recipe"
+"""The columns that every run has, after that of its name, `run`."""
+_OF_METRIC = "curve", "best", "last"
 _SMALL = f"{CUT}{MUTED}font-size:11px;"
-_NONE = RunValues()
+
+_NUM_POINTS = 42
+"""Number of points in a sparkline."""
+
+
+@dataclass(frozen=True)
+class RunValues:
+    """Values of a run that the list of runs lacks, read from its other files."""
+
+    metric: str = ""
+    """The metric of the sparkline, of the best and of the last value."""
+    points: Sequence[float] = ()
+    ends: Mapping[str, Ends] = field(default_factory=dict)
+    """Last and best value of each metric."""
+    fields: Facts = field(default_factory=dict)
+    is_whole: bool = True
+    """False if rows of an ended run are unread."""
+
+
+NO_VALUES = RunValues()
+"""Of a run that was not read, or cannot be."""
 Values = Mapping[str, RunValues]
 """Values by the id of the run; those of runs that were not read yet are missing."""
 
 
-def title_of(column: str) -> str:
-    """Return the title of a column."""
-    kind, _, name = column.partition(":")
-    return f"best {name}" if kind == "best" and name else name or kind.capitalize()
+def run_values(run: Run, row: RunRow) -> RunValues:
+    """Read the values of a run in milliseconds: of a long one that is not cached, from its first and last rows."""
+    with suppress(OSError, NbtoolsError):
+        points: list[float] = []
+        curves, missing = quick_curves(run)
+        if name := _chosen(curves):
+            cuts = np.linspace(0, len(curves[name]), min(_NUM_POINTS, len(curves[name])) + 1).astype(int)
+            points = [float(mean) for mean in curves[name].reduced(cuts).mean if np.isfinite(mean)]
+        ends = {intern(metric): sketch.ends for metric, sketch in curves.items()}
+        # Thousands of runs share most of their fields.
+        facts = {intern(key): intern(value) for key, value in facts_of(run).items() if key != "code.script"}
+        return RunValues(name, points, ends, facts, is_whole=not (missing and row.is_final))
+    return NO_VALUES
 
 
-def is_number(column: str) -> bool:
-    """Whether a column is one of numbers, which are aligned at their right."""
-    return column.startswith(("best", "last", "steps", "took", "age", "metric"))
+def _chosen(curves: Curves) -> str:
+    """Return the metric to show: an evaluation's loss, else a loss, else one with a best value."""
+
+    def rank(name: str) -> tuple[bool, ...]:
+        is_loss, is_eval = name.endswith("loss"), name.startswith(("eval", "val"))
+        return direction_of(name) is None, name != "eval/loss", not (is_loss and is_eval), not is_loss, not is_eval
+
+    return min(curves, key=rank, default="")
 
 
 def needs_values(column: str) -> bool:
     """Whether the order by a column needs values of all runs that are in no record."""
-    return ":" in column or column in ("best", "last", "curve")
+    return column in _OF_METRIC or column not in ("run", *USUAL)
 
 
-def value_of(column: str, row: RunRow, values: RunValues | None) -> float | str | None:
+def value_of(column: str, row: RunRow, found: RunValues) -> Any:
     """Return the value of a run in a column, a number where it is one; None without."""
-    kind, _, name = column.partition(":")
-    found = values or _NONE
-    if kind == "field":
-        return _as_number(found.fields.get(name))
-    name = name or found.metric
-    if kind in ("best", "last", "curve", "metric"):
-        ends = found.ends.get(name)
-        return None if ends is None else ends.best if kind == "best" else ends.last
-    of_row = {"state": row.state, "steps": row.step, "took": row.duration_s, "recipe": row.recipe or row.script}
-    return of_row.get(kind, row.name)
+    if not needs_values(column):
+        of_row = {"state": row.state, "steps": row.step, "took": row.duration_s, "age": row.order}
+        return of_row.get(column, (row.recipe or row.script) if column == "recipe" else row.name)
+    if column in found.fields:
+        return _as_number(found.fields[column])
+    ends = found.ends.get(_metric_of(column, found))
+    return None if ends is None else ends.best if column.startswith("best") else ends.last
 
 
-def _as_number(text: str | None) -> float | str | None:
+def _metric_of(column: str, found: RunValues) -> str:
+    return found.metric if column in _OF_METRIC else column.removeprefix("best ")
+
+
+def _as_number(text: str) -> float | str:
     try:
-        return text if text is None else float(text)
+        return float(text)
     except ValueError:
         return text
 
 
-def is_falling(column: str, *, is_reversed: bool) -> bool:
-    """Whether the values of a column fall in an order: better, longer and later ones are first."""
-    return (column in ("steps", "took") or direction_of(column.partition(":")[2]) == "higher") != is_reversed
+def is_falling(column: str, metric: str = "") -> bool:
+    """Whether the usual order by a column has falling values: better and longer ones are first."""
+    return column in ("steps", "took") or direction_of(metric or column.removeprefix("best ")) == "higher"
 
 
 def sorted_rows(rows: Iterable[RunRow], values: Values, column: str, *, is_reversed: bool = False) -> list[RunRow]:
     """Return rows by a column, those without a value last; of different metrics, that of most runs is first."""
-    if column == "age":
-        return sorted(rows, key=lambda row: row.order, reverse=is_reversed)
     num_runs = Counter(one.metric for one in values.values())
-    found: list[tuple[RunRow, float | str, str]] = []
+    known: list[tuple[bool, Any, str, RunRow]] = []
     without: list[RunRow] = []
     for row in rows:
-        value, metric = value_of(column, row, values.get(row.id)), values.get(row.id, _NONE).metric
+        found = values.get(row.id, NO_VALUES)
+        value, metric = value_of(column, row, found), _metric_of(column, found)
         if value is None or value != value:
             without.append(row)
+        elif isinstance(value, str):
+            known.append((True, value.lower(), metric, row))
         else:
-            found.append((row, value, metric if column in ("best", "last", "curve") else column.partition(":")[2]))
-
-    def size(one: tuple[RunRow, float | str, str]) -> tuple[bool, float, str]:
-        _, value, metric = one
-        if isinstance(value, str):
-            return True, 0.0, value.lower()
-        falls = column in ("steps", "took") or direction_of(metric) == "higher"
-        return False, -value if falls else value, ""
-
-    found.sort(key=size, reverse=is_reversed)
-    found.sort(key=lambda one: (-num_runs[one[2]], one[2]))
-    return [*(row for row, *_ in found), *without]
+            known.append((False, -value if is_falling(column, metric) else value, metric, row))
+    known.sort(key=lambda one: one[:2], reverse=is_reversed)
+    known.sort(key=lambda one: (-num_runs[one[2]], one[2]))
+    return [*(row for *_, row in known), *without]
 
 
 class RunGroup(NamedTuple):
@@ -100,43 +139,31 @@ class RunGroup(NamedTuple):
 
     def cell(self, column: str, values: Values) -> str:
         """Return the mean and the range of a column of numbers, as HTML; empty for several metrics."""
-        metrics = {values.get(row.id, _NONE).metric for row in self.rows}
-        found = [value_of(column, row, values.get(row.id)) for row in self.rows]
-        known = [value for value in found if isinstance(value, float | int) and math.isfinite(value)]
-        if not known or (column in ("best", "last", "curve") and len(metrics) > 1):
+        every = [values.get(row.id, NO_VALUES) for row in self.rows]
+        numbers = [value_of(column, row, found) for row, found in zip(self.rows, every, strict=True)]
+        known = [value for value in numbers if isinstance(value, float | int) and math.isfinite(value)]
+        if not known or len({_metric_of(column, found) for found in every}) > 1:
             return ""
         text = duration if column == "took" else number
         ends = f"{text(min(known))} to {text(max(known))}" if max(known) > min(known) else ""
         return _two_lines(text(sum(known) / len(known)), ends)
-
-    @property
-    def title(self) -> str:
-        return f"{self.field.rpartition('.')[2]} {self.value} · {plural(len(self.rows), 'run')}"
 
 
 def groups_of(rows: Sequence[RunRow], values: Values, field: str) -> list[RunGroup]:
     """Return groups of the runs with each value of a field, the numbers first; runs keep their order."""
     found: dict[str, list[RunRow]] = {}
     for row in rows:
-        found.setdefault(values.get(row.id, _NONE).fields.get(field, "–"), []).append(row)
-
-    def key(value: str) -> tuple[bool, object]:
-        size = _as_number(value)
-        return isinstance(size, str), size
-
-    return [RunGroup(field, value, found[value]) for value in sorted(found, key=key)]
+        found.setdefault(values.get(row.id, NO_VALUES).fields.get(field, "–"), []).append(row)
+    ordered = sorted(found, key=lambda text: (isinstance(value := _as_number(text), str), value))
+    return [RunGroup(field, value, found[value]) for value in ordered]
 
 
-def cell(column: str, row: RunRow, values: RunValues | None, differing: Sequence[str] = ()) -> str:
-    """Return a cell as HTML; `differing` are fields to show beside the recipe."""
-    found, kind = values or _NONE, column.partition(":")[0]
+def cell(column: str, row: RunRow, values: RunValues | None) -> str:
+    """Return a cell as HTML."""
+    found = values or NO_VALUES
     if column == "run":
-        tags = "".join(
-            f" <span style='border:{BORDER};border-radius:8px;padding:0 6px'>{literal(tag)}</span>" for tag in row.tags
-        )
-        remark = " · ".join(part for part in (row.problem, row.note) if part)
-        more = f"<div style='{_SMALL}' title='{literal(remark)}'>{tags} {literal(remark[:300])}</div>"
-        return f"<b>{_two_lines(row.name)}</b>{_two_lines('', row.id)}{more if remark or tags else ''}"
+        remark = " · ".join(filter(None, (*(f"#{tag}" for tag in row.tags), row.problem, row.note)))
+        return f"<b>{_two_lines(row.name)}</b>{_two_lines('', row.id)}{_two_lines('', remark)}"
     if column == "state":
         sign, colour, word, _ = STATES.get(row.state, ("!", "#d13a1f", "Unreadable", ""))
         return f"<span aria-hidden='true' style='color:{colour};font-weight:700'>{sign}</span> {word}"
@@ -144,22 +171,18 @@ def cell(column: str, row: RunRow, values: RunValues | None, differing: Sequence
         points = found.points
         label = f"{found.metric} from {points[0]:.4g} to {points[-1]:.4g}" if len(points) > 1 else ""
         return sparkline(points, (min(points), max(points)), label=label) if label else ""
-    if column == "recipe":
-        pairs = [f"{name} {found.fields[name]}" for name in differing if name in found.fields]
-        return _two_lines(row.recipe or row.script, ", ".join(pairs))
-    if column == "steps":
-        text = "" if row.step is None else f"{row.step:,}"
-        return _two_lines(text, f"of {row.total_steps:,}" if row.total_steps else "")
-    if column == "took":
-        return "" if row.duration_s is None else _age(row.duration_s)
     if column == "age":
         age = "" if row.started_at is None else _age(time.time() - row.started_at)
         return f"<span title='{literal(local_time(row.started_at))}'>{age}</span>"
-    value = value_of(column, row, values)
-    text = "…" if values is None else found.fields.get(column.partition(":")[2], "") if kind == "field" else ""
-    return _two_lines(
-        f"{value:.4g}" if isinstance(value, float) and not text else text, found.metric * (column == "best")
-    )
+    value, below = value_of(column, row, found), found.metric if column == "best" else ""
+    if column == "steps":
+        value, below = None if value is None else f"{value:,}", f"of {row.total_steps:,}" if row.total_steps else ""
+    elif column == "took":
+        value = None if value is None else _age(value)
+    elif column in found.fields:
+        value = found.fields[column]  # as it was written
+    unknown = "…" if values is None else ""
+    return _two_lines(unknown if value is None else f"{value:.4g}" if isinstance(value, float) else str(value), below)
 
 
 def _two_lines(text: str, below: str = "") -> str:

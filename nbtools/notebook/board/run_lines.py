@@ -1,21 +1,51 @@
-"""The lines of the board's list: which runs fit, in which order and groups, and their HTML."""
+"""The lines of the board's list: which runs fit, in which order and groups, their HTML, and the layout that is kept."""
 
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 
-from nbtools.errors import literal, plural
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from nbtools.errors import FormatError, literal, plural
 from nbtools.notebook.board import cells
-from nbtools.notebook.board.cells import RunGroup
-from nbtools.notebook.board.row_values import RunValues, run_values
-from nbtools.notebook.board.saved_layout import USUAL, Layout, is_column
+from nbtools.notebook.board.cells import USUAL, RunGroup, RunValues, run_values
 from nbtools.notebook.board.tables_html import swatch
+from nbtools.notebook.html_parts import NO_FORMULAS
 from nbtools.run.compare import MOST_RUNS
 from nbtools.run.listing import Rows, RunList, RunRow
 from nbtools.run.run import Run
+from nbtools.rundir.json_files import read_json
 
 NUM_LINES = 12
 """Lines of a page."""
-_MOST_OFFERED, _MOST_DIFFERING = 500, 4
-_EYE, _STRUCK = "M1 6Q8 -2 15 6Q8 14 1 6ZM8 3.6a2.4 2.4 0 1 0 .01 0Z", "M2.5 11.5L13.5.5"
+_MOST_OFFERED = 500
+FILE = "board.json"
+
+
+class Layout(BaseModel):
+    """The columns, order, groups and charts of a board; see `cells` for the names of columns."""
+
+    model_config = ConfigDict(strict=True)
+    columns: list[str] = [*USUAL]
+    sort: str = "age"
+    is_reversed: bool = False
+    group: str = ""
+    """Name of the field by which the runs are grouped; empty for no groups."""
+    charts: dict[str, bool] = {}
+    """Charts that the user opened or closed, by key."""
+
+
+def read_layout(runs: Path) -> tuple[Layout, str]:
+    """Return the layout of a folder of runs; for a file that cannot be used, the usual one and a sentence."""
+    path = runs / FILE
+    try:
+        if (content := read_json(path)) is not None:
+            return Layout.model_validate(content), ""
+        return Layout(), f"{path} is no JSON object: the usual layout is shown" if path.exists() else ""
+    except ValidationError as error:
+        where = ".".join(map(str, error.errors()[0]["loc"]))
+        return Layout(), f"{path}: the usual layout is shown, since {where}: {error.errors()[0]['msg']}"
+    except FormatError as error:
+        return Layout(), f"The usual layout is shown: {error}"
 
 
 class RunLines:
@@ -35,13 +65,13 @@ class RunLines:
         self.unread: list[RunRow] = []
         """Runs whose values the order or the groups need."""
 
-    def home(self, name: str) -> Rows:
+    def _home(self, name: str) -> Rows:
         """Return the rows of the folder in which a run is."""
         return next(each.rows for each in self._lists if each is self._lists[-1] or (each.rows.runs / name).exists())
 
     def run(self, name: str) -> Run:
         """Return the run with an id."""
-        return self.home(name).run(name)
+        return self._home(name).run(name)
 
     @property
     def chosen(self) -> list[RunRow]:
@@ -49,16 +79,19 @@ class RunLines:
         return [row for row in self.rows.values() if row.id in self.ticked]
 
     @property
-    def on_page(self) -> list[RunRow]:
-        return [self.rows.get(line.id, line) for line in self._shown if not isinstance(line, RunGroup)]
+    def watched(self) -> list[RunRow]:
+        """The runs on the page, and then the others that are drawn or long."""
+        shown = [line.id for line in self._shown if not isinstance(line, RunGroup)]
+        return [self.rows[name] for name in dict.fromkeys([*shown, *self.slots, *self.long]) if name in self.rows]
+
+    @property
+    def long(self) -> list[str]:
+        """The ended runs with unread rows."""
+        return [name for name, found in self.values.items() if not found.is_whole and name in self.rows]
 
     @property
     def _shown(self) -> list[RunRow | RunGroup]:
         return self._lines[self.page * NUM_LINES : (self.page + 1) * NUM_LINES]
-
-    def plain(self) -> str:
-        """Return the runs as HTML for a page without a kernel."""
-        return "".join(each._repr_html_() for each in self._lists)
 
     def look_again(self) -> None:
         """Add new runs that the filters choose; a run that was renamed or stopped here stays."""
@@ -73,52 +106,52 @@ class RunLines:
             each.rows.save()
 
     def read(self, row: RunRow) -> None:
-        """Read the records of a run, and its values if they were not read yet; OSError if it was removed."""
-        home = self.home(row.id)
+        """Read the records of a run, and its values if they are not known yet; OSError if it was removed."""
+        home = self._home(row.id)
         now = home.completed(home.row(row.id))
-        if self._read.get(row.id) != now or not now.is_final:
-            self.values[row.id], self._read[row.id] = run_values(home, now), now
+        if self._read.get(row.id) != now or not now.is_final or not self.values[row.id].is_whole:
+            self.values[row.id], self._read[row.id] = run_values(home.run(row.id), now), now
         if row.id in self.rows:
             self.rows[row.id] = now
 
-    # --- choices of the page, whose messages are untrusted ---
-
-    def sort_by(self, column: object) -> None:
-        """Order the runs by a column, or turn the order."""
-        if is_column(column):
-            self.layout.is_reversed = self.layout.sort == column and not self.layout.is_reversed
-            self.layout.sort, self.page = str(column), 0
-
-    def use_column(self, column: object, is_used: object) -> None:
-        """Add or remove a column."""
-        if is_column(column) and column != "run":
-            others = [name for name in self.layout.columns if name != column]
-            self.layout.columns = [str(column), *others] if is_used is True else others  # a new one is seen at once
-
-    def draw(self, name: object, is_drawn: object) -> bool:
-        """Draw a run, or hide it; returns whether there is a colour for it."""
-        self.slots.pop(str(name), None)
-        free = min({*range(MOST_RUNS)}.difference(self.slots.values()), default=None)
-        if is_drawn is True and name in self.rows and free is not None:
-            self.slots[str(name)] = free
-        return free is not None
-
-    def fold(self, value: object) -> None:
-        """Fold a group, or unfold it."""
-        self._unfolded ^= {str(value)}
+    def take(self, act: object, key: object) -> str:
+        """Apply a choice of the page, whose messages are untrusted; returns why it cannot be."""
+        layout = self.layout
+        match act, key:
+            case "sort", str():
+                layout.is_reversed = layout.sort == key and not layout.is_reversed
+                layout.sort, self.page = key, 0
+            case "turn", "-1" | "1":
+                self.page += int(key)
+            case "turn", _:
+                self.look_again()
+            case "compare", _:
+                self.slots = {row.id: slot for slot, row in enumerate(reversed(self.chosen))}
+            case "fold", str():
+                self._unfolded ^= {key}
+            case "tick", str() if key in self.rows:
+                self.ticked ^= {key}
+            case "draw", str() if key in self.rows and self.slots.pop(key, None) is None:
+                if (free := min({*range(MOST_RUNS)}.difference(self.slots.values()), default=None)) is None:
+                    return f"{MOST_RUNS} runs are drawn at most: hide one first"
+                self.slots[key] = free
+        return ""
 
     # --- the lines ---
 
-    def fill(self, words: str, *, only_drawn: bool) -> None:
-        """Choose and order the runs that have all words."""
+    def fill(self, words: str) -> None:
+        """Choose and order the runs that have all words; the word `drawn` is one of those that are drawn."""
         layout, every = self.layout, words.lower().split()
-        found = [row for row in self.rows.values() if row.id in self.slots or not only_drawn]
-        found = [row for row in found if all(word in _text_of(row) for word in every)]
+        found = [row for row in self.rows.values() if all(word in self._text_of(row) for word in every)]
         needs_all = cells.needs_values(layout.sort) or bool(layout.group)
         self.unread = [row for row in found if row.id not in self.values] if needs_all else []
         self.fitting = cells.sorted_rows(found, self.values, layout.sort, is_reversed=layout.is_reversed)
         self._lines = [*self._in_groups()] if layout.group else [*self.fitting]
         self.page = max(0, min(self.page, (len(self._lines) - 1) // NUM_LINES))
+
+    def _text_of(self, row: RunRow) -> str:
+        drawn = "drawn" if row.id in self.slots else ""
+        return " ".join((row.name, row.id, row.state, row.recipe, row.script, row.note, drawn, *row.tags)).lower()
 
     def _in_groups(self) -> Iterator[RunRow | RunGroup]:
         for group in cells.groups_of(self.fitting, self.values, self.layout.group):
@@ -137,57 +170,41 @@ class RunLines:
             _button("turn", "1", "›", "Next page", "disabled" * (first + NUM_LINES >= len(self._lines))),
             _button("turn", "0", "↻", "Look for new runs"),
         )
-        is_falling = cells.is_falling(layout.sort, is_reversed=layout.is_reversed)
-        heads, order = "", ("descending", " ▼") if is_falling else ("ascending", " ▲")
-        for key in ("run", *layout.columns):
-            sort, sign = order if key == layout.sort else ("none", "")
-            name = cells.title_of(key)
-            sorter = _button("sort", key, f"{literal(name)}{sign}", f"Sort by {name}")
-            heads += f"<th scope='col' aria-sort='{sort}' class='{_kind(key)}'>{sorter}</th>"
-        lines = "".join(self._line(line, self._differing()) for line in shown)
+        order = "descending" if cells.is_falling(layout.sort) != layout.is_reversed else "ascending"
+        heads = "".join(
+            f"<th scope='col' aria-sort='{order if column == layout.sort else 'none'}'>"
+            f"{_button('sort', column, literal(column), f'Sort by {column}')}</th>"
+            for column in ("run", *layout.columns)
+        )
         head = f"<thead><tr><td></td>{heads}</tr></thead>"
-        table = f"<table aria-label='Runs'>{head}<tbody>{lines}</tbody></table>"
+        lines = "".join(map(self._line, shown))
         bar = f"<div class='nbt-board-bar'><span role='status'>{place}</span>{''.join(turns)}</div>"
-        return f"{bar}<div class='nbt-board-scroll' tabindex='0' role='region' aria-label='Runs'>{table}</div>"
+        table = f"<table aria-label='Runs'>{head}<tbody>{lines}</tbody></table>"
+        scroller = f"<div class='nbt-board-scroll' tabindex='0' role='region' aria-label='Runs'>{table}</div>"
+        return f"<div class='nbt-board {NO_FORMULAS}'>{bar}{scroller}</div>"
 
-    def _line(self, line: RunRow | RunGroup, differing: Sequence[str]) -> str:
-        used = self.layout.columns
+    def _line(self, line: RunRow | RunGroup) -> str:
         if isinstance(line, RunGroup):
-            is_open = line.value in self._unfolded
-            sign, more = ("▾", "aria-expanded='true'") if is_open else ("▸", "aria-expanded='false'")
-            fold = _button("fold", line.value, f"{sign} {literal(line.title)}", line.title, more)
-            shown = "".join(f"<td class='{_kind(key)}'>{line.cell(key, self.values)}</td>" for key in used)
+            is_open = str(line.value in self._unfolded).lower()
+            title = f"{line.field.rpartition('.')[2]} {line.value} · {plural(len(line.rows), 'run')}"
+            fold = _button("fold", line.value, literal(title), title, f"aria-expanded='{is_open}'")
+            shown = "".join(f"<td>{line.cell(column, self.values)}</td>" for column in self.layout.columns)
             return f"<tr class='nbt-group'><td colspan='2'>{fold}</td>{shown}</tr>"
         row, values = self.rows.get(line.id, line), self.values.get(line.id)  # as it is now
         name, slot, ticked = f"{row.name} {row.id}", self.slots.get(row.id), " checked" * (row.id in self.ticked)
         told = f"data-act='tick' data-key='{literal(row.id)}' aria-label='Choose {literal(name)}'"
-        shape, is_drawn = (_EYE + _STRUCK, "false") if slot is None else (_EYE, "true")
-        eye = f"<svg width='16' height='12' aria-hidden='true'><path d='{shape}'/></svg>"
-        draw = _button("draw", row.id, eye, f"Curves of {name}", f"aria-pressed='{is_drawn}'")
-        shown = "".join(
-            f"<td class='{_kind(key)}'>{cells.cell(key, row, values, differing)}</td>" for key in ("run", *used)
-        )
+        draw = _button("draw", row.id, "", f"Curves of {name}", f"aria-pressed='{str(slot is not None).lower()}'")
+        columns = "run", *self.layout.columns
+        shown = "".join(f"<td>{cells.cell(column, row, values)}</td>" for column in columns)
         colour = "" if slot is None or self.layout.group else swatch(slot)  # a group has one colour of its own
         return f"<tr><td><input type='checkbox' {told}{ticked}>{draw}{colour}</td>{shown}</tr>"
 
-    def _differing(self) -> list[str]:
-        """Return the first fields of the config that are not equal in all runs on the page that have them."""
-        known = [self.values[row.id].fields for row in self.on_page if row.id in self.values]
-        names = dict.fromkeys(name for fields in known for name in fields if "." not in name)
-        return [name for name in names if len({one[name] for one in known if name in one}) > 1][:_MOST_DIFFERING]
-
-    def menu(self) -> str:
-        """Return the columns to choose from as HTML: the usual ones, and all metrics and fields that were read."""
+    @property
+    def offered(self) -> list[str]:
+        """The columns to choose from: the usual ones, and the metrics and fields that were read."""
         metrics = sorted({name for one in self.values.values() for name in one.ends})
-        names = [*self.layout.columns, *USUAL, *(f"{kind}:{name}" for name in metrics for kind in ("metric", "best"))]
-        boxes = ""
-        for key in [*dict.fromkeys([*names, *(f"field:{name}" for name in self.fields)])][:_MOST_OFFERED]:
-            checked = " checked" if key in self.layout.columns else ""
-            box = f"<input type='checkbox' data-act='column' data-key='{literal(key)}'{checked}>"
-            boxes += f"<label>{box}<span dir='auto'>{literal(cells.title_of(key))}</span></label>"
-        find = "<input type='search' placeholder='find a metric or a field' aria-label='Find a column'>"
-        group = f"<div role='group' aria-label='Columns'>{boxes}</div>"
-        return f"<details><summary>Columns</summary><div>{find}{group}</div></details>"
+        names = [*USUAL, *(column for name in metrics for column in (name, f"best {name}")), *self.fields]
+        return [*dict.fromkeys([*self.layout.columns, *names[:_MOST_OFFERED]])]
 
     @property
     def fields(self) -> list[str]:
@@ -198,11 +215,3 @@ class RunLines:
 def _button(act: str, key: str, html: str, label: str, more: str = "") -> str:
     told = f"data-act='{act}' data-key='{literal(key)}' title='{literal(label)}' aria-label='{literal(label)}'"
     return f"<button type='button' {told} {more}>{html}</button>"
-
-
-def _kind(column: str) -> str:
-    return "nbt-number" if cells.is_number(column) else "nbt-text"
-
-
-def _text_of(row: RunRow) -> str:
-    return " ".join((row.name, row.id, row.state, row.recipe, row.script, row.note, *row.tags)).lower()

@@ -11,7 +11,6 @@ from nbtools.launcher.preflight import check_launch
 from nbtools.launcher.request import LaunchRequest, Preflight
 from nbtools.machine.devices import devices, num_cores
 from nbtools.notebook.board.board import Board
-from nbtools.notebook.plots.view import Options
 from nbtools.run.compare import compare_runs
 from nbtools.run.run import Run
 
@@ -68,7 +67,7 @@ def scaling(
         runs.append(launch(script, nproc_per_node=count, args=words[count], omp_num_threads=threads, after=after))
     comparison = compare_runs(runs)
     notes.insert(0, _work(config, fitting, most, steps))
-    return Board.of(replace(comparison, notes=[*notes, *comparison.notes]), Options(x="samples"))
+    return Board(drawn=replace(comparison, notes=[*notes, *comparison.notes]), x="samples")
 
 
 def _refuse(count: int) -> None:

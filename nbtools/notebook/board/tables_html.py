@@ -1,6 +1,6 @@
 """The tables of a comparison as HTML: scaling; and state, differences, best and last values of each run."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from difflib import unified_diff
 from functools import lru_cache
 
@@ -15,10 +15,9 @@ from nbtools.notebook.plots.decimation import number
 from nbtools.notebook.plots.metric_names import kind_of
 from nbtools.run import facts
 from nbtools.run.compare import MOST_RUNS, Comparison
-from nbtools.run.curves import Curves, Sketch
+from nbtools.run.curves import Curves
 
-_MOST_METRICS, _MOST_COLUMNS = 8, 8
-"""In the table: metrics, and columns beyond which the runs are its columns unless they are more."""
+_MOST_METRICS = 8
 COLOURS = "".join(
     f"{page}.nbtools-run{index}{{color:{colours[f'run{index}']}}}"
     for page, colours in (("", PALETTE["light"]), (f"{DARK} ", PALETTE["dark"]))
@@ -38,11 +37,9 @@ def tables_html(comparison: Comparison, curves: Sequence[Curves]) -> str:
 
 
 def _notes(comparison: Comparison) -> str:
-    lines = list(comparison.notes)
-    for label, sources in zip(comparison.labels, comparison.sources, strict=True):
-        if sources:
-            told = ", ".join(f"{name} up to step {step:,}" for name, step in sources)
-            lines.append(f"{label}: its curves begin with those of {told}")
+    parents = [", ".join(f"{name} up to step {step:,}" for name, step in sources) for sources in comparison.sources]
+    begun = zip(comparison.labels, parents, strict=True)
+    lines = [*comparison.notes, *(f"{label}: its curves begin with those of {told}" for label, told in begun if told)]
     return "".join(f"<div style='{MUTED}'>{literal(line)}</div>" for line in lines)
 
 
@@ -73,18 +70,20 @@ def _table(title: str, rows: Sequence[Sequence[str]], note: str = "") -> str:
 
 def _table_of(comparison: Comparison, curves: Sequence[Curves]) -> str:
     """Return state, differing fields, and best and last values of the runs as one table, and how scripts differ."""
-    ends, num_others = _ends(curves)
+    every = [name for one in curves for name in one if kind_of(name) != "baseline" and not name.endswith("epoch")]
+    metrics = sorted(dict.fromkeys(every), key=lambda name: (direction_of(name) is None, name.endswith("_per_s")))
     steps = [facts.steps(run.step, run.total_steps) for run in comparison.runs]
-    columns = [("state", [str(run.state) for run in comparison.runs]), ("step", steps), *ends]
-    columns[2:2] = [(literal(one.name), list(map(literal, one.values))) for one in comparison.differences]
-    table = [["field", *_run_cells(comparison)], *([name, *values] for name, values in columns)]
-    if len(columns) <= max(len(comparison.runs), _MOST_COLUMNS):
-        table = [list(row) for row in zip(*table, strict=True)]
-        table[0][0] = "run"
+    rows = [
+        ["field", *_run_cells(comparison)],
+        ["state", *(str(run.state) for run in comparison.runs)],
+        ["step", *steps],
+    ]
+    rows += [[*map(literal, (one.name, *one.values))] for one in comparison.differences]
+    rows += [[literal(name), *_end_cells(name, curves)] for name in metrics[:_MOST_METRICS]]
     has_old = any("(not recorded)" in value for one in comparison.differences for value in one.values)
     notes = ["No recorded field, version or line of code differs"] * (not comparison.differences)
-    notes += ["best (at its step) → last; the best of all runs is bold"] * bool(ends)
-    notes += [plural(num_others, "more metric")] * bool(num_others)
+    notes += ["best (at its step) → last; the best of all runs is bold"] * bool(metrics)
+    notes += [plural(len(metrics) - _MOST_METRICS, "more metric")] * (len(metrics) > _MOST_METRICS)
     notes += ["(not recorded): the run is older than the field; the value shown applied then"] * has_old
     scripts = [facts.get("code.script", "") for facts in comparison.facts]
     codes = [
@@ -92,36 +91,23 @@ def _table_of(comparison: Comparison, curves: Sequence[Curves]) -> str:
         for label, script in zip(comparison.labels, scripts, strict=True)
         if scripts[0] and script and (lines := _diff(scripts[0], script))
     ]
-    return _table("What differs", table, "; ".join(notes)) + "".join(codes)
+    return _table("What differs", rows, "; ".join(notes)) + "".join(codes)
 
 
-def _ends(curves: Sequence[Curves]) -> tuple[list[tuple[str, list[str]]], int]:
-    """Return best and last value of the metrics in each run, those with a best value first; and how many are left."""
-    names = [name for one in curves for name in one if kind_of(name) != "baseline" and not name.endswith("epoch")]
-    names = sorted(dict.fromkeys(names), key=lambda name: (direction_of(name) is None, name.endswith("_per_s")))
-    best = {name: _best_of(name, curves) for name in names[:_MOST_METRICS]}
-    cells = [(literal(name), [_end_cell(one.get(name), value) for one in curves]) for name, value in best.items()]
-    return cells, len(names) - len(cells)
+def _end_cells(name: str, curves: Sequence[Curves]) -> Iterator[str]:
+    """Yield best and last value of a metric in each run."""
+    ends = [one[name].ends if name in one else None for one in curves]
+    known = {one.best for one in ends if one and one.best is not None}
+    best = (max if direction_of(name) == "higher" else min)(known) if len(known) > 1 else None
+    for one in ends:
+        told = f"{literal(number(one.best))} ({one.best_step:,})" if one and one.best is not None else ""
+        told = f"<b>{told}</b> → " if told and one and one.best == best else f"{told} → " if told else ""
+        yield told + literal(number(one.last)) if one else "–"
 
 
 @lru_cache(maxsize=MOST_RUNS)  # the tables are made again while rows arrive
 def _diff(first: str, other: str) -> Sequence[str]:
     return [*unified_diff(first.splitlines(), other.splitlines(), lineterm="")][2:]
-
-
-def _best_of(name: str, curves: Sequence[Curves]) -> float | None:
-    found = [best for one in curves if name in one and (best := one[name].ends.best) is not None]
-    return None if len(set(found)) < 2 else min(found) if direction_of(name) == "lower" else max(found)
-
-
-def _end_cell(sketch: Sketch | None, best: float | None) -> str:
-    if sketch is None:
-        return "–"
-    ends, last = sketch.ends, literal(number(sketch.ends.last))
-    if ends.best is None:
-        return last if sketch.is_complete else f"… → {last}"
-    told = f"{literal(number(ends.best))} ({ends.best_step:,})"
-    return f"{f'<b>{told}</b>' if ends.best == best else told} → {last}"
 
 
 _HEAD = ["run", "processes", "throughput", "efficiency", "waiting for data", "for other processes"]

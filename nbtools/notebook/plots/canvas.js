@@ -132,7 +132,6 @@ class Chart {
     this.log = button(tools, { textContent: "log", onclick: () => owner.send({ log: key }) });
     this.fold = button(tools, { textContent: "–", onclick: () => owner.send({ open: key, is_open: false }) });
     this.badge = make("div", "nbt-badge", this.root);
-    this.heading = make("h4", "nbt-section");
     this.legend = make("div", "nbt-legend", head);
     const react = (event) => owner[event.type](this, event);
     for (const type of EVENTS) this.top.canvas.addEventListener(type, react, owner.stopping);
@@ -144,7 +143,6 @@ class Chart {
     for (const s of series) s.text = words(s.run, hasLabels && s.label);
     const densest = series.reduce((best, s) => (s.n > best.n ? s : best), { n: 0, x: [] });
     Object.assign(this, { spec, series, densest, hasRuns, isDirty: true });
-    setText(this.heading, spec.section ?? "");
     Object.assign(this.log, { hidden: !spec.can_log, ariaPressed: String(isLog), title: "Logarithmic axis" });
     setText(Object.assign(this.title, { title }), title);
     this.fold.title = `Fold ${title}`;
@@ -487,17 +485,15 @@ class Canvas {
       chart.root.remove();
       if (this.cross?.chart === chart) this.cross = this.drag = null;
     }
-    this.open = open.map((chart) => {
+    this.open = open.map((chart, index) => {
       const drawn = this.charts.get(chart.key) ?? new Chart(this, chart.key);
       this.charts.set(chart.key, drawn);
       drawn.update(chart, runs.size > 0, spec.alt);
+      // A chart that stays keeps its element, and with it the focus.
+      if (children[index] !== drawn.root) this.grid.insertBefore(drawn.root, children[index] ?? null);
       this.seen.observe(drawn.root);
       return drawn;
     });
-    const parts = this.open.flatMap((chart) => (chart.spec.section ? [chart.heading, chart.root] : [chart.root]));
-    // A chart that stays keeps its element, and with it the focus.
-    parts.forEach((part, i) => children[i] === part || this.grid.insertBefore(part, children[i] ?? null));
-    while (children.length > parts.length) this.grid.lastChild.remove();
     setText(Object.assign(this.message, { hidden: !spec.message }), spec.message);
     this.showBar(charts.length > 0);
     this.showRuns(runs);

@@ -105,8 +105,7 @@ def _chart(chart: Chart, columns: PackedColumns) -> dict[str, Any]:
     described = {"key": chart.key, "title": chart.title, "open": chart.is_open, "names": len(chart.names)}
     if not chart.is_open:
         return described
-    names = "is_log", "can_log", "y", "x_ticks", "y_ticks", "veil", "section"
-    described |= {name: getattr(chart, name) for name in names}
+    described |= {name: getattr(chart, name) for name in ("is_log", "can_log", "y", "x_ticks", "y_ticks", "veil")}
     return {
         **described,
         "series": [columns.add(trace) for trace in chart.series],

@@ -122,8 +122,6 @@ class Chart:
     veil: float | None = None
     """Position up to which the curves are the parent's."""
     badge: Badge | None = None
-    section: str = ""
-    """Heading above the chart and those after it."""
 
 
 @dataclass(frozen=True)

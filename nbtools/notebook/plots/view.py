@@ -39,8 +39,6 @@ class Options:
     smoothing: float = 0.6
     split: str = ""
     """Name of a field of compared runs: each of its values has a chart of its own."""
-    group: str = ""
-    """Name of a field of compared runs: those with the same value are one curve, their mean, with a band."""
     span: Limits | None = None
     """Limits of the x axis in its unit; None for all."""
     metrics: Sequence[str] = ()

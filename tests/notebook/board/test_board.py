@@ -14,19 +14,20 @@ from IPython.core.formatters import DisplayFormatter
 from IPython.core.interactiveshell import InteractiveShell
 from PIL import Image
 from run_folder import RunFolder
+from traitlets import TraitError
 from waiting import eventually
 from widget_tree import every
 
 import nbtools as nt
 from nbtools.notebook.board import actions, run_lines
 from nbtools.notebook.board.board import NUM_DRAWN, Board
+from nbtools.notebook.board.cells import RunValues, run_values
 from nbtools.notebook.board.overlay import run_legend
-from nbtools.notebook.board.row_values import RunValues, run_values
-from nbtools.notebook.board.run_lines import NUM_LINES
-from nbtools.notebook.board.saved_layout import Layout, read_layout
+from nbtools.notebook.board.run_lines import NUM_LINES, Layout, read_layout
 from nbtools.notebook.plots.figure import RunFigure
 from nbtools.project import Project
-from nbtools.run.listing import Rows, RunRow
+from nbtools.run.listing import RunRow
+from nbtools.run.run import Run
 from nbtools.rundir.json_files import read_json, write_json
 from nbtools.rundir.names import label, read_labels
 from nbtools.rundir.rundir import RunDir
@@ -72,19 +73,20 @@ def idle(board: Board) -> None:
     eventually(lambda: board._thread is None and not board._is_acting)
 
 
-def tell(board: Board, **message: Any) -> None:
-    """Send what the list in the page sends, and wait until the board has read what it needs."""
-    board._controls.grid._handle_custom_msg(message, [])
+def tell(board: Board, act: object, *keys: object) -> None:
+    """Press controls of the list in the page, and wait until the board has read what it needs."""
+    for key in keys:
+        board._controls.page._handle_custom_msg({"act": act, "key": key}, [])
     idle(board)
 
 
 def listed(board: Board) -> list[str]:
     """Return the ids on the page of the list."""
-    return re.findall(r"data-act='tick' data-key='([^']*)'", board._controls.grid.list)
+    return re.findall(r"data-act='tick' data-key='([^']*)'", board._controls.page.list)
 
 
 def place(board: Board) -> str:
-    return re.findall(r"role='status'>([^<]*)<", board._controls.grid.list)[0]
+    return re.findall(r"role='status'>([^<]*)<", board._controls.page.list)[0]
 
 
 def press(board: Board, name: str) -> None:
@@ -98,10 +100,10 @@ def ids(runs: list[RunDir]) -> list[str]:
 
 def test_the_list_reads_the_runs_on_the_page_and_turns_pages(board: Board, made: list[RunDir]) -> None:
     assert set(board._lines.values) == {*ids(made[3:])}, "only what is on the page was read"
-    assert "polyline" in board._controls.grid.list and listed(board) == ids(made[:2:-1])
-    tell(board, turn="1")
+    assert "polyline" in board._controls.page.list and listed(board) == ids(made[:2:-1])
+    tell(board, "turn", "1")
     assert listed(board) == ids(made[2::-1]) and place(board) == "13 to 15 of 15 runs"
-    tell(board, turn="1")
+    tell(board, "turn", "1")
     assert listed(board) == ids(made[2::-1]), "there is no further page"
     board._controls.text.value = "nothing"
     assert listed(board) == [] and place(board) == "no runs"
@@ -110,7 +112,7 @@ def test_the_list_reads_the_runs_on_the_page_and_turns_pages(board: Board, made:
 
 
 @pytest.mark.promise("runs-table")
-@pytest.mark.parametrize("column", ["best", "last", "metric:train/loss"])
+@pytest.mark.parametrize("column", ["best", "last", "train/loss"])
 def test_a_sort_by_value_reads_all_runs_and_puts_the_better_one_first(
     project: Project, made: list[RunDir], column: str, opened: Callable[..., Board]
 ) -> None:
@@ -118,39 +120,39 @@ def test_a_sort_by_value_reads_all_runs_and_puts_the_better_one_first(
         run.metrics.write_text(f'{{"step": 1, "eval/accuracy": 0.{number + 1}}}\n')
     made[5].metrics.write_text('{"step": 1, "train/loss": "NaN"}\n')
     board = opened(nt.runs(project))
-    tell(board, sort=column)
+    tell(board, "sort", column)
     others = [*made[4::-1], made[5]] if column in ("best", "last") else made[5::-1]
     assert listed(board) == ids([*made[6:], *others][:NUM_LINES])
-    assert ("aria-sort='ascending'" in board._controls.grid.list) is (":" not in column)
+    assert ("aria-sort='ascending'" in board._controls.page.list) is ("/" not in column)
     assert "read" not in place(board)
-    tell(board, sort=column)
+    tell(board, "sort", column)
     assert listed(board)[0] == made[-1].id, "a second click turns the order"
 
 
 def test_any_metric_or_field_is_a_column_and_the_layout_is_kept(
     board: Board, project: Project, opened: Callable[..., Board]
 ) -> None:
-    assert all(name in board._controls.grid.menu for name in ("best train/loss", "'field:lr'", "'field:seed'"))
-    tell(board, column="field:lr", is_on=True)
-    tell(board, column="age", is_on=False)
-    tell(board, sort="field:lr")
+    columns = board._controls.columns
+    assert {"train/loss", "best train/loss", "lr", "seed", "code.recipe"} <= {*columns.allowed_tags}
+    columns.value = ["lr", *(column for column in columns.value if column != "age")]
+    with pytest.raises(TraitError):
+        columns.value = ["nothing"]
+    tell(board, "sort", "lr", ["lr"], None)
     board._controls.group.value = "seed"
     board._receive({"open": "train/loss", "is_open": False})
-    for wrong in ("field:", "nothing", ["field:x"], None, "field:" + "x" * 400):
-        tell(board, column=wrong, is_on=True)
     kept = read_json(project.runs / "board.json") or {}
-    assert kept.pop("columns") == ["field:lr", "state", "curve", "best", "last", "steps", "took", "recipe"]
-    order = {"sort": "field:lr", "is_reversed": False}
+    assert kept.pop("columns") == ["lr", "state", "curve", "best", "last", "steps", "took", "recipe"]
+    order = {"sort": "lr", "is_reversed": False}
     assert kept == {"format": 1, **order, "group": "seed", "charts": {"train/loss": False}}
     again = opened(nt.runs(project))
-    assert again._lines.layout == board._lines.layout and again._controls.group.value == "seed"
-    assert "Sort by lr" in again._controls.grid.list and "Sort by age" not in again._controls.grid.list
-    assert "seed 7 · 15 runs" in again._controls.grid.list
+    assert again._kept == board._kept and again._controls.group.value == "seed"
+    assert "Sort by lr" in again._controls.page.list and "Sort by age" not in again._controls.page.list
+    assert "seed 7 · 15 runs" in again._controls.page.list
 
 
 BROKEN = {
     "{": "is no JSON object",
-    '{"columns": ["nothing"]}': "columns.0: String should match",
+    '{"columns": [1]}': "columns.0: Input should be a valid string",
     '{"charts": {"a": "yes"}}': "charts.a: Input should be a valid boolean",
     '{"format": 99}': "format 99",
 }
@@ -164,43 +166,35 @@ def test_a_broken_layout_is_ignored_with_a_sentence(project: Project, text: str)
     assert layout == Layout() and BROKEN[text] in why and "the usual layout is shown" in why.lower()
 
 
-def test_groups_show_mean_and_range_and_draw_one_curve_each(board: Board, made: list[RunDir]) -> None:
+def test_groups_show_mean_and_range_and_unfold(board: Board, made: list[RunDir]) -> None:
     board._controls.group.value = "lr"
     idle(board)
     assert listed(board) == [] and place(board) == "1 to 2 of 2 lines, 15 runs"
-    text = re.sub(r"<[^>]*>", " ", board._controls.grid.list)
+    text = re.sub(r"<[^>]*>", " ", board._controls.page.list)
     assert re.search(r"lr 0.0 · 8 runs.* 8 +1 to 15 .*lr 0.1 · 7 runs.* 8 +2 to 14 ", text), "of the best values"
-    charts = board._made(lambda number: [(400.0, 200.0)] * number)
-    one, other = charts.shown[0].series
-    assert (one.run, other.run) == ("lr 0.0 (5 runs)", "lr 0.1 (5 runs)")
-    assert (one.low[0], one.mean[0], one.high[0]) == (7.0, 11.0, 15.0)
-    tell(board, fold="0.1")
-    assert listed(board) == ids(made[-2::-2]) and "aria-expanded='true'" in board._controls.grid.list
+    tell(board, "fold", "0.1")
+    assert listed(board) == ids(made[-2::-2]) and "aria-expanded='true'" in board._controls.page.list
 
 
 def test_an_eye_draws_a_run_which_keeps_its_colour_while_others_are_hidden(
     board: Board, made: list[RunDir], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert [run.id for run in board.comparison.runs] == ids(made[: -NUM_DRAWN - 1 : -1])
-    tell(board, draw=made[-1].id, is_on=False)
-    tell(board, draw=made[0].id, is_on=True)
+    tell(board, "draw", made[-1].id, made[0].id, "nothing", None)
     shown = dict(zip([run.id for run in board.comparison.runs], board.comparison.slots, strict=True))
     assert shown[made[-2].id] == 1 and shown[made[0].id] == 0 and made[-1].id not in shown
     monkeypatch.setattr(run_lines, "MOST_RUNS", NUM_DRAWN)
-    tell(board, draw=made[-1].id, is_on=True)
+    tell(board, "draw", made[-1].id)
     assert len(board.comparison.runs) == NUM_DRAWN and "hide one first" in board._controls.said.value
-    for run in board.comparison.runs:
-        board._lines.draw(run.id, False)
-    tell(board)
+    tell(board, "draw", *[run.id for run in board.comparison.runs])
     assert board.comparison.runs == [] and board._made(lambda number: []).message.startswith("No run is drawn")
 
 
-def test_compare_draws_the_ticked_runs_and_the_switch_lists_these_alone(board: Board, made: list[RunDir]) -> None:
-    for run in made[-3:-1]:
-        tell(board, tick=run.id, is_on=True)
+def test_compare_draws_the_ticked_runs_and_the_word_drawn_lists_these_alone(board: Board, made: list[RunDir]) -> None:
+    tell(board, "tick", *ids(made[-3:-1]))
     press(board, "Compare")
     idle(board)
-    board._controls.drawn.value = True
+    board._controls.text.value = "drawn"
     assert listed(board) == ids(made[-2:-4:-1]) == [run.id for run in reversed(board.comparison.runs)]
     assert "What differs" in board._controls.tables.value
 
@@ -216,7 +210,7 @@ def test_a_look_for_new_runs_keeps_the_choice_of_runs(
         later = RunDir.create(project.runs, name)
         write_json(later.launch, {"name": name, "time": 1.9e9})
     for board in boards:
-        tell(board, turn="0")
+        tell(board, "turn", "0")
         board._controls.text.value = "lost"
     assert [[row.name for row in board._lines.fitting] for board in boards] == [["base2"], ["second", "base2"]]
     assert [len(board._lines.rows) for board in boards] == [len(made), len(made) - 1]
@@ -226,14 +220,14 @@ def test_a_look_for_new_runs_keeps_the_choice_of_runs(
 @pytest.mark.promise("runs-table")
 def test_a_run_is_deleted_after_two_questions_and_not_before(board: Board, made: list[RunDir]) -> None:
     delete = board._removal.delete
-    tell(board, tick=made[-1].id, is_on=True)
+    tell(board, "tick", made[-1].id)
     for question in ("Delete 1 run", "Yes, delete for ever"):
         delete.click()
         idle(board)
         assert delete.description == question and made[-1].path.exists()
-    tell(board, tick=made[-2].id, is_on=True)
+    tell(board, "tick", made[-2].id)
     assert delete.description == "Delete…", "another choice is asked again"
-    tell(board, tick=made[-2].id, is_on=False)
+    tell(board, "tick", made[-2].id)
     for _ in range(3):
         delete.click()
         idle(board)
@@ -247,10 +241,10 @@ def test_runs_that_are_ticked_while_others_are_looked_at_are_asked_for(
 ) -> None:
     go_on, real = threading.Event(), actions.plan_removal
     monkeypatch.setattr(actions, "plan_removal", lambda *given: go_on.wait(60) and real(*given))
-    board._hear({"tick": made[-1].id, "is_on": True})
+    board._take({"act": "tick", "key": made[-1].id})
     board._removal.delete.click()
-    board._hear({"tick": made[-1].id, "is_on": False})
-    board._hear({"tick": made[-2].id, "is_on": True})
+    for run in made[-2:]:
+        board._take({"act": "tick", "key": run.id})
     go_on.set()
     for _ in range(3):
         assert made[-2].path.exists()
@@ -261,21 +255,17 @@ def test_runs_that_are_ticked_while_others_are_looked_at_are_asked_for(
 
 
 def test_labels_are_saved_and_wrong_ones_are_explained(board: Board, made: list[RunDir]) -> None:
-    tell(board, tick=made[-1].id, is_on=True)
-    labels = board._controls.labels
-    labels.name.value, labels.tags.value = "good", "a, b"
-    press(board, "Save")
-    idle(board)
+    tell(board, "tick", made[-1].id)
+    name, tags, _ = board._controls.labels.row.children
+    name.value, tags.value = "good", "a, b"
     assert (read_labels(made[-1]).name, read_labels(made[-1]).tags) == ("good", ("a", "b"))
     label(made[-1], note="from a terminal")
-    labels.tags.value = ""
-    press(board, "Save")
-    idle(board)
+    tags.value = ""
     assert (read_labels(made[-1]).tags, read_labels(made[-1]).note) == ((), "from a terminal")
-    labels.name.value = "not allowed"
-    press(board, "Save")
-    eventually(lambda: "must be a letter" in board._controls.said.value)
-    assert read_labels(made[-1]).name == "good"
+    name.value = "not allowed"
+    assert "must be a letter" in board._controls.said.value and read_labels(made[-1]).name == "good"
+    tell(board, "tick", made[-1].id, made[-2].id)
+    assert name.value == "" and not read_labels(made[-2]).name, "another run is shown, and not changed"
 
 
 SAVES = """import pathlib, signal, sys, time
@@ -296,14 +286,15 @@ def test_a_run_is_stopped_and_resumed_from_the_list(project: Project) -> None:
     eventually(lambda: "[]" in run.log())
     board = Board([nt.runs(project)])
     for name in ("Stop", "Resume", "Stop"):
-        board._hear({"tick": listed(board)[0], "is_on": True})
+        if not board._lines.chosen:
+            board._take({"act": "tick", "key": listed(board)[0]})
         press(board, name)
         eventually(lambda: not board._is_acting)
         assert ("stopped" if name == "Stop" else f"Resumed {run.id} as ") in board._controls.said.value
         if name == "Resume":
             eventually(lambda: "checkpoint-5" in nt.runs(project)[0].log())
             eventually(lambda: listed(board)[0] == nt.runs(project)[0].id)  # the board looks for itself
-            board._hear({"tick": listed(board)[1], "is_on": False})
+            board._take({"act": "tick", "key": listed(board)[1]})
     assert [each.state for each in nt.runs(project)] == ["STOPPED", "STOPPED"]
     board.close()
 
@@ -313,10 +304,10 @@ def test_a_board_is_closed_while_its_thread_reads(
 ) -> None:
     reading, may_end = threading.Event(), threading.Event()
 
-    def slow(rows: Rows, row: RunRow) -> RunValues:
+    def slow(run: Run, row: RunRow) -> RunValues:
         reading.set()
         may_end.wait(60)
-        return run_values(rows, row)
+        return run_values(run, row)
 
     monkeypatch.setattr(run_lines, "run_values", slow)
     board = Board([nt.runs(project)])
@@ -336,13 +327,13 @@ def test_every_text_of_a_run_is_escaped(made: list[RunDir], project: Project, op
     made[-1].metrics.write_text('{"step": 1, "<img>loss": 1.0}\n{"step": 2, "<img>loss": 2.0}\n')
     write_json(made[-1].launch, {"name": hostile, "recipe": hostile, "script": hostile, "time": 1.9e9})
     board = opened(nt.runs(project))
-    tell(board, column=f"field:{hostile}", is_on=True)
+    board._controls.columns.value = [hostile, *board._controls.columns.value]
     board._controls.group.value = "lr"
     idle(board)
-    tell(board, fold=hostile)
-    for html in (board._controls.grid.list, board._controls.grid.menu, board._controls.tables.value):
+    tell(board, "fold", hostile)
+    for html in (board._controls.page.list, board._controls.tables.value):
         assert "<img" not in html and "<i>" not in html
-    assert "onerror=alert(1)&gt;&#x27;" in board._controls.grid.list
+    assert "onerror=alert(1)&gt;&#x27;" in board._controls.page.list
 
 
 def test_the_stored_outputs_have_a_constant_text_and_are_renewed(
@@ -361,18 +352,22 @@ def test_the_stored_outputs_have_a_constant_text_and_are_renewed(
     height = RunFigure(titled=False, runs=run_legend(board.comparison)).height
     assert Image.open(io.BytesIO(outputs[1]["image/png"])).height == 2 * height, "with the legend of the runs"
     assert made[-1].id in board._controls.plain.value, "shown until the page draws the list"
-    tell(board, ready=True)
+    board._canvas._handle_custom_msg({"ready": True, "width": 900}, [])
     assert board._controls.plain.layout.display == "none"
 
 
-def test_a_long_run_delays_no_other_row(
-    project: Project, made: list[RunDir], monkeypatch: pytest.MonkeyPatch, opened: Callable[..., Board]
+def test_a_long_run_delays_no_other_row_and_is_read_by_a_process_of_its_own(
+    project: Project, made: list[RunDir], opened: Callable[..., Board]
 ) -> None:
-    order: list[str] = []
-    monkeypatch.setattr("nbtools.notebook.board.board.takes_long", lambda rows, row: row.id == made[-1].id)
-    monkeypatch.setattr(run_lines, "run_values", lambda rows, row: order.append(row.id) or RunValues())
-    opened(nt.runs(project))
-    assert order[-1] == made[-1].id and len(order) == NUM_LINES
+    rows = "".join(
+        f'{{"step": {step}, "time": {1.8e9 + step}, "train/loss": {abs(step - 9000)}}}\n' for step in range(30_000)
+    )
+    made[0].metrics.write_text(rows)
+    board = opened(nt.runs(project))
+    began = run_values(Run(made[0].path), board._lines.rows[made[0].id])
+    assert not began.is_whole and began.ends["train/loss"].best is None, "the first and last rows"
+    tell(board, "sort", "best")
+    assert listed(board)[0] == made[0].id and board._lines.values[made[0].id].ends["train/loss"].best_step == 9000
 
 
 def test_without_the_widgets_a_notebook_shows_the_plain_table(

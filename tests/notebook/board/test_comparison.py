@@ -15,8 +15,7 @@ from widget_tree import every
 
 from nbtools.errors import ConfigError
 from nbtools.metrics.history import History
-from nbtools.notebook.board.board import Board
-from nbtools.notebook.board.comparison import compare
+from nbtools.notebook.board.board import Board, compare
 from nbtools.notebook.board.curve_reader import CurveReader
 from nbtools.notebook.board.overlay import overlay, role, run_legend
 from nbtools.notebook.board.tables_html import scaling_rows, tables_html
@@ -76,7 +75,7 @@ def charts_of_runs(comparison: Comparison, **options: Any) -> Charts:
 
 def test_every_run_has_one_colour_in_all_charts(make: MakeRun) -> None:
     found = charts_of_runs(compare_runs(make("a", {"lr": 1}), make("b", {"lr": 2})))
-    assert [chart.key for chart in found.shown] == ["train/loss", "train/learning_rate", "eval/accuracy"]
+    assert [chart.key for chart in found.shown] == ["train/loss", "eval/accuracy", "train/learning_rate"]
     for chart in found.shown:
         assert [(trace.run, trace.colour) for trace in chart.series] == [("a", "run0"), ("b", "run1")]
     assert found.limits == (0.0, 50.0)
@@ -134,8 +133,8 @@ def test_tables_tell_what_differs_and_mark_the_best(make: MakeRun) -> None:
     found = compare_runs(make("a", {"lr": 1, "layers": 2}), make("b", {"lr": 2, "layers": 2}))
     html = tables_html(found, [curves_of(run.history) for run in found.runs])
     words = plain_text(html)
-    assert "What differs run state step lr train/loss eval/accuracy train/learning_rate a" in words
-    assert "a SUCCEEDED 50/50 1" in words and "layers" not in words
+    assert "What differs field a b state SUCCEEDED SUCCEEDED step 50/50 50/50 lr 1 2 train/loss" in words
+    assert "layers" not in words
     assert "<b>1.1 (50)</b> → 1.1" in html, "the least loss"
     assert "Scaling" not in words
 
@@ -186,18 +185,18 @@ def test_rows_of_an_active_run_are_drawn_as_they_come(make: MakeRun, opened: Cal
     with b.files.metrics.open("a") as file:
         file.write('{"step": 60, "train/loss": 0.5}\n')
     panel.refresh()
-    assert panel._reader.curves[1]["train/loss"].ends.last_step == 60
+    assert panel._reader.curves[b.id]["train/loss"].ends.last_step == 60
 
 
 def test_a_long_run_is_read_by_a_process_of_its_own(make: MakeRun, opened: Callable[..., Board]) -> None:
     a, b = make("a", {"lr": 1}), make("b", {"lr": 2}, num_rows=9000)
     assert b.files.metrics.stat().st_size > SMALL_BYTES
-    reader = CurveReader([a, b])
-    assert reader.look() and reader.num_unread == 1 and reader.is_reading
-    assert not reader.curves[1]["train/loss"].is_complete
+    reader = CurveReader()
+    assert reader.look([a, b]) and reader.unread == [b] and reader.is_reading
+    assert not reader.curves[b.id]["train/loss"].is_complete
     assert reader._child is not None and reader._child.wait(60) == 0
-    assert reader.look() and reader.num_unread == 0 and not reader.look()
-    assert reader.curves[1]["train/loss"].counts.sum() == 9000 and cached(b) is not None
+    assert reader.look([a, b]) and not reader.unread and not reader.look([a, b])
+    assert reader.curves[b.id]["train/loss"].counts.sum() == 9000 and cached(b) is not None
     assert b.rows._written.num_rows == 0, "its rows are not in this process"
     reader.close()
 
@@ -214,7 +213,7 @@ def test_a_zoom_below_the_cached_columns_reads_the_rows_of_that_part(
     assert tell(ready=True, width=900)["per_column"] > 40
     exact = tell(zoom=[10_000, 10_100])
     assert exact["is_exact"] and exact["n"] >= 101
-    assert panel._reader.runs[1].rows._written.num_rows == 0, "the other rows are not in this process"
+    assert panel.comparison.runs[1].rows._written.num_rows == 0, "the other rows are not in this process"
     assert not tell(zoom=None)["is_exact"]
 
 
