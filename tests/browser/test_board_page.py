@@ -60,11 +60,11 @@ def test_the_board_sorts_groups_labels_opens_deletes_and_is_stored(
 ) -> None:
     notebook.page.set_viewport_size({"width": 1600, "height": 1300})
     board = notebook.run("board.ipynb", "import nbtools as nt\nnt.runs(name='a_*')")
-    board.get_by_text("1 to 12 of 14 runs").wait_for()
-    eventually(lambda: board.locator("td svg polyline").count() == 12, "the curves fill in behind")
+    board.get_by_text("1 to 12 of 14 runs").locator("visible=true").wait_for()
+    eventually(lambda: board.locator("td svg polyline:visible").count() == 12, "the curves fill in behind")
     board.locator(".nbt-chart canvas").first.wait_for()
     board.get_by_text("What differs").locator("visible=true").wait_for()
-    assert "seed 3" in board.inner_text() and "of 400" in board.inner_text()
+    assert "of 400" in board.inner_text()
     assert WITHOUT_NAME.findall(board.aria_snapshot()) == [], "every control has a name"
     notebook.shoot("board", board)
     look_in_the_dark(notebook, board, "board")
@@ -80,39 +80,36 @@ def test_the_board_sorts_groups_labels_opens_deletes_and_is_stored(
     board.locator(".nbt-chart canvas + canvas").first.press("0")
     board.locator(".nbt-chip").wait_for(state="hidden")
 
-    head = board.get_by_role("columnheader", name="Sort by Best")
+    head = board.get_by_role("columnheader", name="Sort by best", exact=True)
     head.get_by_role("button").press("Enter")
     eventually(lambda: names(board)[:2] == ["a_base", "a_base"], "the best runs are first")
     assert head.get_attribute("aria-sort") == "ascending"
     assert head.get_by_role("button").evaluate("button => button === document.activeElement"), "the focus stays"
-    board.get_by_text("Columns", exact=True).click()
-    board.get_by_label("Find a column").fill("learning")
-    board.get_by_label("learning_rate", exact=True).check()
+    columns = board.get_by_placeholder("add a metric or a field")
+    columns.fill("learning_rate")
+    columns.press("Enter")
     board.get_by_role("columnheader", name="Sort by learning_rate").get_by_role("button").click()
     eventually(lambda: names(board)[0] == "a_lr_low", "any field sorts")
-    board.get_by_text("Columns", exact=True).click()
 
     legend = board.locator(".nbt-runs")
     assert "a_wide" in legend.inner_text()
     board.get_by_role("button", name=f"Curves of a_wide {made[-1].id}").press("Space")
     eventually(lambda: "a_wide" not in legend.inner_text(), "its curves are hidden")
     board.get_by_label("Group by").select_option("learning_rate")
-    legend.get_by_text("learning_rate 0.003 (7 runs)").wait_for()
     board.get_by_role("button", name="learning_rate 0.003 · 12 runs").click()
     notebook.shoot("board-grouped", board)
     board.get_by_label("Group by").select_option("nothing")
     board.get_by_label("Split by").select_option("seed")
     board.locator(".nbt-title", has_text="seed 3").first.wait_for()
 
-    box = board.get_by_placeholder("name, tag, state, recipe, note")
+    box = board.get_by_placeholder("name, tag, state, drawn, recipe, note")
     box.fill("lr_")
-    board.get_by_text("1 to 2 of 2 runs").wait_for()
+    board.get_by_text("1 to 2 of 2 runs").locator("visible=true").wait_for()
     board.get_by_role("checkbox", name="Choose a_lr_low").press("Space")
     board.get_by_placeholder("the script's").fill("good")
     board.get_by_placeholder("a, b").fill("sweep, keep")
     board.get_by_placeholder("a, b").press("Tab")
-    board.get_by_role("button", name="Save").click()
-    board.get_by_text("Saved: ").wait_for()
+    board.get_by_text("Saved: the tags of ").wait_for()
     labelled = next(run for run in made if run.labels.exists())
     content = read_json(labelled.labels)
     assert content is not None and (content["name"], content["tags"]) == ("good", ["sweep", "keep"])
@@ -129,11 +126,11 @@ def test_the_board_sorts_groups_labels_opens_deletes_and_is_stored(
     assert not board.locator("img, .nbtools-panel-note").locator("visible=true").count(), "nothing is there twice"
 
     again = notebook.output(notebook.append("nt.compare('a_lr_high', 'a_wide')"))
-    again.get_by_text("1 to 2 of 2 runs").wait_for()
+    again.get_by_text("1 to 2 of 2 runs").locator("visible=true").wait_for()
     again.get_by_role("columnheader", name="Sort by learning_rate").wait_for()  # the layout of the first board
     again.get_by_text("Script of a_wide against that of a_lr_high").locator("visible=true").wait_for()
-    again.get_by_role("button", name="Drawn").click()
-    again.get_by_text("1 to 12 of 13 runs").wait_for()
+    again.get_by_placeholder("name, tag, state, drawn, recipe, note").fill("")
+    again.get_by_text("1 to 12 of 13 runs").locator("visible=true").wait_for()
     notebook.command("docmanager:save")
     notebook.restart_kernel()
     eventually(lambda: again.locator("img:visible").count() == 1, "the stored picture takes the place of the widgets")
@@ -142,4 +139,4 @@ def test_the_board_sorts_groups_labels_opens_deletes_and_is_stored(
 
 
 def names(board: Any) -> list[str]:
-    return [text for text in board.locator(".nbt-board b").all_inner_texts() if text]
+    return [text for text in board.locator(".nbt-board:visible b").all_inner_texts() if text]

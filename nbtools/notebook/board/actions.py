@@ -140,7 +140,7 @@ class BoardControls:
         self.split = make_control(widgets.Dropdown, "Split by", options=[_NOTHING], width=210, label=52)
         self.plain, self.said, self.note, self.code, self.tables = (html_widget() for _ in range(5))
         self.below = Below()
-        # A page that cannot load the list shows the stored one in its place.
+        # A page that cannot load the script shows the list as plain HTML.
         self._shown = widgets.Box([self.page], layout={"display": "none", "width": "100%"})
         buttons = in_row(*self.buttons.values(), removal.keep)
         left = [in_row(self.text), self.plain, self._shown, self.columns, buttons, self.labels.row, self.said]
@@ -149,9 +149,10 @@ class BoardControls:
         parts = [halves.add_class("nbt-halves"), self.code, self.tables, self.below.widget]
         self.whole = widgets.VBox(parts).add_class(html_parts.LIVE)
 
-    def show_list(self) -> None:
-        """Show the list that the page draws, in place of the stored one."""
-        self._shown.layout.display, self.plain.layout.display = "block", "none"
+    def show(self, html: str, *, is_ready: bool) -> None:
+        """Show the list: in a page that is ready, its own script does."""
+        self.page.list, self.plain.value = html, "" if is_ready else html
+        self._shown.layout.display = "block" if is_ready else "none"
 
     def offer(self, columns: Sequence[str], fields: Sequence[str], differing: Iterable[str]) -> None:
         """Offer columns, fields to group by, and those that differ between the drawn runs to split by."""

@@ -98,7 +98,7 @@ class Board(ChartView):
     def _fill(self) -> None:
         """Filter and sort the runs, and show the current page."""
         self._lines.fill(self._controls.text.value)
-        self._controls.page.list = self._controls.plain.value = self._lines.html()
+        self._controls.show(self._lines.html(), is_ready=self._choices.is_ready)
         names = {one.name for one in self.comparison.differences} - {"code.script"} | {self._given.split} - {""}
         self._controls.offer(self._lines.offered, self._lines.fields, names)
         self._offer()
@@ -238,9 +238,8 @@ class Board(ChartView):
 
     def _receive(self, message: Mapping[str, Any]) -> None:
         super()._receive(message)
-        self._keep_layout()
-        if self._choices.is_ready:
-            self._controls.show_list()
+        with self._lock:
+            self._fill()
 
     def _changed(self, *_: object) -> None:
         with self._lock:
@@ -262,7 +261,7 @@ class Board(ChartView):
         return f"curves of {title_of_runs(self.comparison)}"
 
     def _static(self) -> tuple[str, str, str]:
-        listed = f"<style>{STYLE}</style><div class='nbt-stored'>{self._controls.plain.value}</div>"
+        listed = f"<style>{STYLE}</style><div class='nbt-stored'>{self._controls.page.list}</div>"
         return "", "", listed + self._controls.tables.value
 
     def _made(self, sizes: Callable[[int], Sequence[Size]]) -> Charts:

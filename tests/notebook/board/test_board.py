@@ -353,7 +353,7 @@ def test_the_stored_outputs_have_a_constant_text_and_are_renewed(
     assert Image.open(io.BytesIO(outputs[1]["image/png"])).height == 2 * height, "with the legend of the runs"
     assert made[-1].id in board._controls.plain.value, "shown until the page draws the list"
     board._canvas._handle_custom_msg({"ready": True, "width": 900}, [])
-    assert board._controls.plain.layout.display == "none"
+    assert not board._controls.plain.value
 
 
 def test_a_long_run_delays_no_other_row_and_is_read_by_a_process_of_its_own(
