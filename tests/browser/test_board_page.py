@@ -86,8 +86,8 @@ def test_the_board_sorts_groups_labels_opens_deletes_and_is_stored(
     assert head.get_attribute("aria-sort") == "ascending"
     assert head.get_by_role("button").evaluate("button => button === document.activeElement"), "the focus stays"
     columns = board.get_by_placeholder("add a metric or a field")
-    columns.fill("learning_rate")
-    columns.press("Enter")
+    columns.press_sequentially("learning_rate")
+    columns.press("Tab")
     board.get_by_role("columnheader", name="Sort by learning_rate").get_by_role("button").click()
     eventually(lambda: names(board)[0] == "a_lr_low", "any field sorts")
 

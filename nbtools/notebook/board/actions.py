@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +10,7 @@ import ipywidgets as widgets
 from nbtools.errors import ConfigError, plural
 from nbtools.launcher.checks.findings import size
 from nbtools.notebook import html_parts
-from nbtools.notebook.board.run_lines import Layout
+from nbtools.notebook.board.run_lines import BoardLayout
 from nbtools.notebook.panel.page import Page
 from nbtools.notebook.widgets import Below, button, html_widget, in_row, make_control, offer
 from nbtools.run.removal.clean import RemovalPlan, plan_removal
@@ -24,7 +23,7 @@ Act = Callable[[str, Callable[[], str]], None]
 class LabelForm:
     """Name, tags and note of one run, each of which is saved after Enter, or once another control has the focus.
 
-    `save` is called with the id of the run, the name of the label, and the text that was typed.
+    `save` is called with the id of the run (empty while the fields are filled), the name of the label, and its text.
     """
 
     def __init__(self, save: Callable[[str, str, str], None]) -> None:
@@ -34,20 +33,16 @@ class LabelForm:
             "note": make_control(widgets.Text, "Note", width=300, label=32).add_class("nbt-grows"),
         }
         self.row = in_row(*self._texts.values())
-        self._run, self._save = "", save
+        self._run = ""
         for name, text in self._texts.items():
             text.continuous_update = False
-            text.observe(partial(self._typed, name), "value")
-
-    def _typed(self, name: str, change: Any) -> None:
-        if self._run:
-            self._save(self._run, name, change.new)
+            text.observe(lambda change, name=name: save(self._run, name, change.new), "value")
 
     def show(self, name: str, read: Callable[[], Labels]) -> None:
         """Fill the fields for another run; they are hidden if the name of the run is empty."""
         self.row.layout.display = "" if name else "none"
         if name != self._run:
-            self._run = ""  # nothing is saved meanwhile
+            self._run = ""
             for field, value in asdict(read() if name else Labels()).items():
                 self._texts[field].value = value if isinstance(value, str) else ", ".join(value)
             self._run = name
@@ -118,7 +113,7 @@ class BoardControls:
     """
 
     def __init__(
-        self, acts: Mapping[str, Callable[..., None]], layout: Layout, words: str, removal: Removal, curves: Any
+        self, acts: Mapping[str, Callable[..., None]], layout: BoardLayout, words: str, removal: Removal, curves: Any
     ) -> None:
         self.labels, self.page, columns, group = LabelForm(acts["save"]), Page(), layout.columns, layout.group
         hint = "name, tag, state, drawn, recipe, note"
@@ -146,8 +141,8 @@ class BoardControls:
         left = [in_row(self.text), self.plain, self._shown, self.columns, buttons, self.labels.row, self.said]
         right = [in_row(self.group, self.split, curves[2]), *curves[:2], self.note]
         halves = widgets.Box([widgets.VBox(part).add_class("nbt-half") for part in (left, right)])
-        parts = [halves.add_class("nbt-halves"), self.code, self.tables, self.below.widget]
-        self.whole = widgets.VBox(parts).add_class(html_parts.LIVE)
+        whole = [halves.add_class("nbt-halves"), self.code, self.tables, self.below.widget]
+        self.whole = widgets.VBox(whole).add_class(html_parts.LIVE)
 
     def show(self, html: str, *, is_ready: bool) -> None:
         """Show the list: in a page that is ready, its own script does."""

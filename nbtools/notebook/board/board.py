@@ -66,19 +66,16 @@ class Board(ChartView):
         self._kept, wrong = read_layout(self._runs)
         if not self._given.metrics:
             self._choices.opened |= self._kept.charts
-        self._lines, self._reader = RunLines(lists, self._kept.model_copy()), CurveReader()
-        names = list(self._lines.rows)[:NUM_DRAWN] if drawn is None else [run.id for run in drawn.runs]
-        self._lines.slots = {name: slot for slot, name in enumerate(names)}
-        self._removal = Removal(
-            lambda: [self._lines.run(row.id).dir for row in self._lines.chosen], self._act, self._tell
-        )
+        self._lines, self._reader = (lines := RunLines(lists, self._kept.model_copy())), CurveReader()
+        names = list(lines.rows)[:NUM_DRAWN] if drawn is None else [run.id for run in drawn.runs]
+        lines.slots = {name: slot for slot, name in enumerate(names)}
+        self._removal = Removal(lambda: [lines.run(row.id).dir for row in lines.chosen], self._act, self._tell)
         acts: dict[str, Callable[..., None]] = {"stop": self._stop_runs, "resume": self._resume_run}
-        acts["open"] = lambda: self._open(self._lines.run(self._lines.chosen[0].id))
-        acts["compare"] = lambda: self._take({"act": "compare"})
         acts |= {"save": self._save_label, "fill": self._search_changed}
+        acts["open"] = lambda: self._open(lines.run(lines.chosen[0].id))
+        acts["compare"] = lambda: self._take({"act": "compare"})
         curves = self._image, self._box, self._smoothing
-        words = "" if drawn is None else "drawn"
-        self._controls = BoardControls(acts, self._kept, words, self._removal, curves)
+        self._controls = BoardControls(acts, self._kept, "drawn" if drawn else "", self._removal, curves)
         self._controls.page.on_msg(lambda _, told, __: self._take(told))
         self.widget = self._controls.whole
         self._removal.forget(wrong)
@@ -113,8 +110,7 @@ class Board(ChartView):
         fits["stop"] = is_idle and any(not row.is_final for row in chosen)
         for name, each in self._controls.buttons.items():
             each.disabled = not fits[name]
-        name = "" if one is None else one.id
-        self._controls.labels.show(name, lambda: self._lines.run(name).records.labels)
+        self._controls.labels.show(one.id if one else "", lambda: self._lines.run(chosen[0].id).records.labels)
 
     def _search_changed(self) -> None:
         layout, controls = self._lines.layout, self._controls
@@ -153,12 +149,10 @@ class Board(ChartView):
     def refresh(self) -> None:
         """Read new rows of the runs that are drawn now, each in its colour, and draw them."""
         with self._lock:
-            if self._is_closed:
-                return
             slots, known = self._lines.slots, {run.id: run for run in self.comparison.runs}
             names = sorted(slots, key=lambda name: slots[name])
             runs = [known.get(name) or self._lines.run(name) for name in names]
-            if not (self._reader.look(runs) or names != [*known]):
+            if self._is_closed or not (self._reader.look(runs) or names != [*known]):
                 return
             now = compare_runs(runs, least=0)  # an active run adds to its records
             if list(now.runs) == list(self.comparison.runs):
@@ -299,6 +293,8 @@ class Board(ChartView):
         self._act("Resuming…", start)
 
     def _save_label(self, name: str, field: str, typed: str) -> None:
+        if not name:  # the fields are being filled
+            return
         words = [word for each in typed.split(",") if (word := each.strip())]
         try:
             change: dict[str, Any] = {field: words if field == "tags" else typed.strip()}

@@ -49,7 +49,7 @@ class RunValues:
 
 
 NO_VALUES = RunValues()
-"""Of a run that was not read, or cannot be."""
+"""The values of a run that was not read, or cannot be."""
 Values = Mapping[str, RunValues]
 """Values by the id of the run; those of runs that were not read yet are missing."""
 
@@ -181,8 +181,8 @@ def cell(column: str, row: RunRow, values: RunValues | None) -> str:
         value = None if value is None else _age(value)
     elif column in found.fields:
         value = found.fields[column]  # as it was written
-    unknown = "…" if values is None else ""
-    return _two_lines(unknown if value is None else f"{value:.4g}" if isinstance(value, float) else str(value), below)
+    value = ("" if values else "…") if value is None else f"{value:.4g}" if isinstance(value, float) else str(value)
+    return _two_lines(value, below)
 
 
 def _two_lines(text: str, below: str = "") -> str:

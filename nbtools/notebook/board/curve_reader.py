@@ -27,7 +27,7 @@ class CurveReader:
         self.curves: dict[str, Curves] = {}
         """The curves of the runs of the last look, by id."""
         self.unread: list[Run] = []
-        """Those of them with unread rows."""
+        """The runs of the last look with unread rows."""
         self._seen: dict[str, Any] = {}
         self._child: subprocess.Popen[bytes] | None = None
         self._tried: dict[str, Any] = {}
@@ -35,13 +35,11 @@ class CurveReader:
         self._started_at = -_EVERY_S
         self._parts: dict[tuple[str, int, int], Curves] = {}
 
-    def closer(
-        self, runs: Sequence[Run], curves: Sequence[Curves], wanted: Mapping[int, tuple[int, int]]
-    ) -> list[Curves]:
+    def closer(self, runs: Sequence[Run], curves: Sequence[Curves], at: Mapping[int, tuple[int, int]]) -> list[Curves]:
         """Return curves with the rows of parts, which are given as first and last step by the index of the run."""
         found, parts = [*curves], self._parts
         self._parts = {}
-        for index, steps in wanted.items():
+        for index, steps in at.items():
             with contextlib.suppress(NbtoolsError, OSError):  # removed, or its disk is away
                 run = runs[index]
                 finer = parts.get((run.id, *steps)) or part_of(run, *steps)

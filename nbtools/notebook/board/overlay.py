@@ -52,8 +52,6 @@ def overlay(
         return charts.Charts(message=none)
     first = next((part.names[0] for part in parts if part.is_open), "")
 
-    looks_of = run_legend(comparison)
-
     @cache
     def traces(name: str, axis: Axis, columns: int) -> list[charts.Trace]:
         """Return the curves of all runs: the charts of one metric have the same y axis."""
@@ -63,7 +61,7 @@ def overlay(
         found = []
         for i, run in enumerate(axis.runs):
             if name in run:
-                looks["run"], looks["colour"], looks["dash"] = looks_of[i]
+                looks["run"], looks["colour"], looks["dash"] = run_legend(comparison)[i]
                 found.append(charts.trace_of(run[name], axis.positions[i][name], axis, columns, **looks))
         return found
 

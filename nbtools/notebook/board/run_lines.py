@@ -1,6 +1,6 @@
 """The lines of the board's list: which runs fit, in which order and groups, their HTML, and the layout that is kept."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, ValidationError
@@ -21,7 +21,7 @@ _MOST_OFFERED = 500
 FILE = "board.json"
 
 
-class Layout(BaseModel):
+class BoardLayout(BaseModel):
     """The columns, order, groups and charts of a board; see `cells` for the names of columns."""
 
     model_config = ConfigDict(strict=True)
@@ -34,24 +34,24 @@ class Layout(BaseModel):
     """Charts that the user opened or closed, by key."""
 
 
-def read_layout(runs: Path) -> tuple[Layout, str]:
+def read_layout(runs: Path) -> tuple[BoardLayout, str]:
     """Return the layout of a folder of runs; for a file that cannot be used, the usual one and a sentence."""
     path = runs / FILE
     try:
         if (content := read_json(path)) is not None:
-            return Layout.model_validate(content), ""
-        return Layout(), f"{path} is no JSON object: the usual layout is shown" if path.exists() else ""
+            return BoardLayout.model_validate(content), ""
+        return BoardLayout(), f"{path} is no JSON object: the usual layout is shown" if path.exists() else ""
     except ValidationError as error:
         where = ".".join(map(str, error.errors()[0]["loc"]))
-        return Layout(), f"{path}: the usual layout is shown, since {where}: {error.errors()[0]['msg']}"
+        return BoardLayout(), f"{path}: the usual layout is shown, since {where}: {error.errors()[0]['msg']}"
     except FormatError as error:
-        return Layout(), f"The usual layout is shown: {error}"
+        return BoardLayout(), f"The usual layout is shown: {error}"
 
 
 class RunLines:
     """The runs of one or more folders, what was read of them, and which are ticked and drawn."""
 
-    def __init__(self, lists: Sequence[RunList], layout: Layout) -> None:
+    def __init__(self, lists: Sequence[RunList], layout: BoardLayout) -> None:
         self._lists, self.layout, self.page = lists, layout, 0
         self.rows: dict[str, RunRow] = {row.id: row for each in lists for row in each.listed}
         self.values: dict[str, RunValues] = {}
@@ -93,13 +93,6 @@ class RunLines:
     def _shown(self) -> list[RunRow | RunGroup]:
         return self._lines[self.page * NUM_LINES : (self.page + 1) * NUM_LINES]
 
-    def look_again(self) -> None:
-        """Add new runs that the filters choose; a run that was renamed or stopped here stays."""
-        self.rows, self.page = {row.id: row for each in self._lists for row in each.chosen_now(self.rows)}, 0
-        self.save()
-        self.ticked &= self.rows.keys()
-        self.slots = {name: slot for name, slot in self.slots.items() if name in self.rows}
-
     def save(self) -> None:
         """Keep what was read of ended runs for the next list."""
         for each in self._lists:
@@ -123,8 +116,11 @@ class RunLines:
                 layout.sort, self.page = key, 0
             case "turn", "-1" | "1":
                 self.page += int(key)
-            case "turn", _:
-                self.look_again()
+            case "turn", _:  # new runs that the filters choose, too; a run that was renamed or stopped here stays
+                self.rows, self.page = {row.id: row for each in self._lists for row in each.chosen_now(self.rows)}, 0
+                self.save()
+                self.ticked &= self.rows.keys()
+                self.slots = {name: slot for name, slot in self.slots.items() if name in self.rows}
             case "compare", _:
                 self.slots = {row.id: slot for slot, row in enumerate(reversed(self.chosen))}
             case "fold", str():
@@ -143,20 +139,17 @@ class RunLines:
         """Choose and order the runs that have all words; the word `drawn` is one of those that are drawn."""
         layout, every = self.layout, words.lower().split()
         found = [row for row in self.rows.values() if all(word in self._text_of(row) for word in every)]
-        needs_all = cells.needs_values(layout.sort) or bool(layout.group)
+        needs_all = cells.needs_values(layout.sort) or layout.group
         self.unread = [row for row in found if row.id not in self.values] if needs_all else []
         self.fitting = cells.sorted_rows(found, self.values, layout.sort, is_reversed=layout.is_reversed)
-        self._lines = [*self._in_groups()] if layout.group else [*self.fitting]
+        self._lines = [] if layout.group else [*self.fitting]
+        for group in cells.groups_of(self.fitting, self.values, layout.group) if layout.group else ():
+            self._lines += [group, *(group.rows if group.value in self._unfolded else ())]
         self.page = max(0, min(self.page, (len(self._lines) - 1) // NUM_LINES))
 
     def _text_of(self, row: RunRow) -> str:
         drawn = "drawn" if row.id in self.slots else ""
         return " ".join((row.name, row.id, row.state, row.recipe, row.script, row.note, drawn, *row.tags)).lower()
-
-    def _in_groups(self) -> Iterator[RunRow | RunGroup]:
-        for group in cells.groups_of(self.fitting, self.values, self.layout.group):
-            yield group
-            yield from group.rows if group.value in self._unfolded else ()
 
     def html(self) -> str:
         """Return the list of the page as HTML."""
@@ -176,10 +169,9 @@ class RunLines:
             f"{_button('sort', column, literal(column), f'Sort by {column}')}</th>"
             for column in ("run", *layout.columns)
         )
-        head = f"<thead><tr><td></td>{heads}</tr></thead>"
-        lines = "".join(map(self._line, shown))
         bar = f"<div class='nbt-board-bar'><span role='status'>{place}</span>{''.join(turns)}</div>"
-        table = f"<table aria-label='Runs'>{head}<tbody>{lines}</tbody></table>"
+        body = "".join(map(self._line, shown))
+        table = f"<table aria-label='Runs'><thead><tr><td></td>{heads}</tr></thead><tbody>{body}</tbody></table>"
         scroller = f"<div class='nbt-board-scroll' tabindex='0' role='region' aria-label='Runs'>{table}</div>"
         return f"<div class='nbt-board {NO_FORMULAS}'>{bar}{scroller}</div>"
 

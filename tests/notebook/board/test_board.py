@@ -23,7 +23,7 @@ from nbtools.notebook.board import actions, run_lines
 from nbtools.notebook.board.board import NUM_DRAWN, Board
 from nbtools.notebook.board.cells import RunValues, run_values
 from nbtools.notebook.board.overlay import run_legend
-from nbtools.notebook.board.run_lines import NUM_LINES, Layout, read_layout
+from nbtools.notebook.board.run_lines import NUM_LINES, BoardLayout, read_layout
 from nbtools.notebook.plots.figure import RunFigure
 from nbtools.project import Project
 from nbtools.run.listing import RunRow
@@ -163,7 +163,7 @@ def test_a_broken_layout_is_ignored_with_a_sentence(project: Project, text: str)
     project.runs.mkdir(exist_ok=True)
     (project.runs / "board.json").write_text(text)
     layout, why = read_layout(project.runs)
-    assert layout == Layout() and BROKEN[text] in why and "the usual layout is shown" in why.lower()
+    assert layout == BoardLayout() and BROKEN[text] in why and "the usual layout is shown" in why.lower()
 
 
 def test_groups_show_mean_and_range_and_unfold(board: Board, made: list[RunDir]) -> None:
