@@ -317,7 +317,7 @@ def compare(
     """Show the board with some runs: their curves over each other, what differs, best and last values.
 
     The runs may be of any script and in any state; active ones are followed. At most 20 are drawn, one colour each.
-    The switch *Drawn* above the list shows the other runs of the project, too.
+    Without the word `drawn` in its filter, the list shows the other runs of the project, too.
     Runs that differ in the number of processes get a card on how training scales.
 
     Args:
