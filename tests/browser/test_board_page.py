@@ -85,7 +85,7 @@ def test_the_board_sorts_groups_labels_opens_deletes_and_is_stored(
     eventually(lambda: names(board)[:2] == ["a_base", "a_base"], "the best runs are first")
     assert head.get_attribute("aria-sort") == "ascending"
     assert head.get_by_role("button").evaluate("button => button === document.activeElement"), "the focus stays"
-    columns = board.get_by_placeholder("add a metric or a field")
+    columns = board.get_by_placeholder("add column")
     columns.press_sequentially("learning_rate")
     columns.press("Tab")
     board.get_by_role("columnheader", name="Sort by learning_rate").get_by_role("button").click()

@@ -115,11 +115,10 @@ class BoardControls:
     def __init__(
         self, acts: Mapping[str, Callable[..., None]], layout: BoardLayout, words: str, removal: Removal, curves: Any
     ) -> None:
-        self.labels, self.page, columns, group = LabelForm(acts["save"]), Page(), layout.columns, layout.group
+        self.labels, self.page, own, group = LabelForm(acts["save"]), Page(), layout.columns, layout.group
         hint = "name, tag, state, drawn, recipe, note"
         self.text = make_control(widgets.Text, "Filter", value=words, placeholder=hint, width=420, label=38)
-        hint = "add a metric or a field"
-        self.columns = widgets.TagsInput(value=columns, allowed_tags=columns, placeholder=hint, allow_duplicates=False)
+        self.columns = widgets.TagsInput(value=own, allowed_tags=own, placeholder="add column", allow_duplicates=False)
         options = [_NOTHING, (group, group)]
         self.group = make_control(widgets.Dropdown, "Group by", options=options, value=group, width=220, label=62)
         self.text.add_class("nbt-grows")

@@ -188,7 +188,7 @@ class RunLines:
         draw = _button("draw", row.id, "", f"Curves of {name}", f"aria-pressed='{str(slot is not None).lower()}'")
         columns = "run", *self.layout.columns
         shown = "".join(f"<td>{cells.cell(column, row, values)}</td>" for column in columns)
-        colour = "" if slot is None or self.layout.group else swatch(slot)  # a group has one colour of its own
+        colour = "" if slot is None else swatch(slot)
         return f"<tr><td><input type='checkbox' {told}{ticked}>{draw}{colour}</td>{shown}</tr>"
 
     @property
