@@ -98,7 +98,7 @@ def measure_runs(folder: Path) -> None:
     def show() -> int:
         """Show the board of all runs, until the rows on the page are read."""
         board = Board([runs(project)])
-        while len(board._lines.values) < len(board._lines.on_page):
+        while len(board._lines.values) < len(board._lines.watched):
             time.sleep(0.01)
         return 0
 
