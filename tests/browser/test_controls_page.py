@@ -82,7 +82,6 @@ def test_a_run_in_a_dark_page_shows_stacks_stops_and_is_launched_again(notebook:
     see(table, "no checkpoint to resume from")
     table.get_by_label("Note").fill("pressed <b>here</b>")
     table.get_by_label("Note").press("Tab")
-    table.get_by_role("button", name="Save").locator("visible=true").first.click()
     see(table, "Saved: ")
     see(table, "pressed <b>here</b>")
     notebook.output(1)
