@@ -13,7 +13,7 @@ _HOME = {
     "Launch": "nbtools.config",
     "Slurm": "nbtools.config",
     "StopOn": "nbtools.config",
-    "compare": "nbtools.notebook.comparison.comparison",
+    "compare": "nbtools.notebook.board.board",
     "clean": "nbtools.run.removal.clean",
     "doctor": "nbtools.cli.doctor",
     "launch": "nbtools.launcher.launch",
@@ -27,10 +27,10 @@ _HOME = {
     "LivePlot": "nbtools.notebook.panel.panel",
     "Playground": "nbtools.notebook.playground.playground",
     "report": "nbtools.notebook.comparison.report",
-    "scaling": "nbtools.notebook.comparison.scaling",
+    "scaling": "nbtools.notebook.board.scaling",
     "RECIPES": "nbtools.recipes",
     "Checkpoint": "nbtools.run.checkpoints",
-    "runs": "nbtools.notebook.run_table.runs",
+    "runs": "nbtools.notebook.board.runs",
     "Run": "nbtools.run.run",
     "RunState": "nbtools.run.state",
     "Program": "nbtools.script.program",
@@ -51,15 +51,15 @@ if TYPE_CHECKING:
     from nbtools.launcher.resume import reproduce as reproduce
     from nbtools.launcher.resume import resume as resume
     from nbtools.metrics.history import History as History
-    from nbtools.notebook.comparison.comparison import compare as compare
+    from nbtools.notebook.board.board import compare as compare
+    from nbtools.notebook.board.runs import runs as runs
+    from nbtools.notebook.board.scaling import scaling as scaling
     from nbtools.notebook.comparison.report import report as report
-    from nbtools.notebook.comparison.scaling import scaling as scaling
     from nbtools.notebook.form.form import ConfigForm as ConfigForm
     from nbtools.notebook.form.form import new as new
     from nbtools.notebook.panel.panel import LivePlot as LivePlot
     from nbtools.notebook.playground.playground import Playground as Playground
     from nbtools.notebook.plots.media_html import show_media as show_media
-    from nbtools.notebook.run_table.runs import runs as runs
     from nbtools.recipes import RECIPES as RECIPES
     from nbtools.run.checkpoints import Checkpoint as Checkpoint
     from nbtools.run.removal.clean import clean as clean

@@ -50,7 +50,7 @@ LATE_BY_NAME = {
 """The modules that import a module of nbtools by `import_module("nbtools…")`."""
 LATE_IMPORTS = {
     "notebook/form/body.py",  # the panel is loaded when something is launched
-    "notebook/run_table/runs.py",  # and the widgets when a table is displayed, so that scripts need none
+    "notebook/board/runs.py",  # and the widgets when a board is displayed, so that scripts need none
 }
 """The only other modules that import nbtools inside functions."""
 

@@ -444,7 +444,7 @@ def _watch(arguments: argparse.Namespace) -> int:
 
 
 def _plot(arguments: argparse.Namespace) -> int:
-    from nbtools.notebook.comparison.comparison import save_comparison
+    from nbtools.notebook.comparison.overlay import save_comparison
     from nbtools.notebook.comparison.report import report
     from nbtools.notebook.plots.figure import save_plot
 

@@ -1,4 +1,4 @@
-"""The one live view: thread, lock, outputs and actions of a panel, a comparison, a table of runs and a playground."""
+"""The one live view: thread, lock, outputs and actions of a panel, a board and a playground."""
 
 import threading
 import warnings
@@ -40,8 +40,9 @@ class LiveView:
         """Follow what the view shows; set `_thread` to None under the lock at the end."""
 
     def _start(self) -> None:
-        """Start the thread unless it runs or the view is closed."""
+        """Have the thread look at once; start it unless it runs or the view is closed."""
         with self._lock:
+            self._wake.set()
             if self._thread is None and not self._is_closed:
                 self._thread = threading.Thread(target=self._work, name=self._thread_name, daemon=True)
                 self._thread.start()

@@ -66,10 +66,9 @@ def html_widget() -> widgets.HTML:
     return text
 
 
-def in_row(*children: widgets.Widget, wraps: bool = True) -> widgets.Box:
+def in_row(*children: widgets.Widget) -> widgets.Box:
     """Put widgets side by side in the whole width."""
-    flow = "row wrap" if wraps else "row nowrap"
-    return widgets.HBox(children, layout=widgets.Layout(flex_flow=flow, align_items="center", width="100%"))
+    return widgets.HBox(children, layout=widgets.Layout(flex_flow="row wrap", align_items="center", width="100%"))
 
 
 def note_widget() -> widgets.HTML:

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from nbtools.errors import ConfigError, RunNotFoundError, plural, shown
+from nbtools.errors import ConfigError, FormatError, RunNotFoundError, plural, shown
 from nbtools.metrics.columns import Series
 from nbtools.metrics.direction import direction_of, is_cost
 from nbtools.parsing import syntax_tree
@@ -76,6 +76,8 @@ class Comparison:
     """Sentences on omitted runs: unreadable ones, repeated ones, and those beyond `MOST_RUNS`."""
     nproc: Sequence[int | None] = ()
     """Per run, the number of its processes; None if it is not recorded."""
+    slots: Sequence[int] = ()
+    """Per run, the number of its colour, which it keeps while others are hidden."""
 
     def values(self, name: str) -> tuple[str, ...]:
         """Return a field's value in each run, also if all are equal; `nproc_per_node` is found without prefix.
@@ -92,26 +94,27 @@ class Comparison:
         return differing[0] if differing else tuple(_cut(facts.get(found[0], "–")) for facts in self.facts)
 
 
-def compare_runs(*refs: object, project: Project | str | Path | None = None) -> Comparison:
+def compare_runs(*refs: object, project: Project | str | Path | None = None, least: int = 2) -> Comparison:
     """Read what differs between runs, of any script and in any state; curves are not read.
 
     Args:
         refs: runs, ids, names, paths of run directories, or patterns such as `lr_*` for names and ids; lists of these.
         project: where patterns look. Default: the project of the working directory.
+        least: how many runs are needed.
 
     Raises:
         RunNotFoundError: a reference or pattern fits no run.
-        ConfigError: fewer than two runs can be read.
+        ConfigError: fewer runs can be read.
     """
     notes: list[str] = []
     readable: dict[Run, Facts] = {}
     for run in chosen(refs, project, notes):
         try:
             readable[run] = facts_of(run)
-        except OSError as error:
+        except (OSError, FormatError) as error:  # by a newer nbtools
             notes.append(f"{run.id}: left out, it cannot be read: {error}")
-    if len(readable) < 2:
-        given = "; ".join([f"{plural(len(readable), 'run')} to compare, at least 2 are needed", *notes])
+    if len(readable) < least:
+        given = "; ".join([f"{plural(len(readable), 'run')} to compare, at least {least} are needed", *notes])
         raise ConfigError(f"{given}; nbtools runs lists all")
     runs = [*readable][:MOST_RUNS]
     if others := [*readable][MOST_RUNS:]:
@@ -121,7 +124,8 @@ def compare_runs(*refs: object, project: Project | str | Path | None = None) -> 
     differences = _differences(runs, facts)
     sources = [[(path.name, step) for path, step in ancestors(run.dir, run.info)] for run in runs]
     labels = _labels(runs, differences)
-    return Comparison(runs, labels, facts, differences, sources, notes, [world_size(run) for run in runs])
+    nproc = [world_size(run) for run in runs]
+    return Comparison(runs, labels, facts, differences, sources, notes, nproc, range(len(runs)))
 
 
 def ends_of(name: str, series: Series) -> Ends:

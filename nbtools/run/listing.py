@@ -8,6 +8,7 @@ import stat
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from datetime import timedelta
 from fnmatch import fnmatchcase
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, Self, overload
 
@@ -78,6 +79,17 @@ def _row_from(name: str, values: Sequence[Any]) -> RunRow:
     if not all(isinstance(value, kind) for value, kind in zip(row, _KINDS, strict=True)):
         raise ValueError(name)
     return row
+
+
+class _Ended(Records):
+    """The records of a run whose supervisor has recorded the end: each file is read once, and not looked at again.
+
+    Paths are texts here: of 5,000 runs, those of `pathlib` cost a third of the list.
+    """
+
+    launch = cached_property(lambda run: read_json(f"{run.files.path}/launch.json") or {})
+    finished = cached_property(lambda run: read_json(f"{run.files.path}/finished.json") or {})
+    exit = cached_property(lambda run: read_json(f"{run.files.path}/exit.json"))
 
 
 class Rows:
@@ -178,7 +190,7 @@ class Rows:
 
     def _read(self, name: str, stamp: Stamp | None) -> RunRow:
         path = self.runs / name
-        records = Records(RunDir(path))
+        records = (Records if stamp is None else _Ended)(RunDir(path))
         try:
             # A stamp tells whether there are labels; most runs have none.
             row = _row_of(path, records, Labels() if stamp is not None and stamp[2:] == (0, 0) else records.labels)

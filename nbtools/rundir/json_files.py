@@ -92,7 +92,7 @@ def finite(value: object) -> float | None:
     return float(value) if abs(value) <= sys.float_info.max else None
 
 
-def read_json(path: Path) -> dict[str, Any] | None:
+def read_json(path: str | Path) -> dict[str, Any] | None:
     """Return the JSON object in `path`; None if the file is missing or does not contain one.
 
     Raises:
@@ -145,7 +145,7 @@ def file_stamp(path: str | Path) -> tuple[int, int, int] | None:
     return status.st_mtime_ns, status.st_size, status.st_ino
 
 
-def read_small(path: Path) -> bytes:
+def read_small(path: str | Path) -> bytes:
     """Return the content of a regular file of at most `LARGEST_JSON_BYTES`, without blocking on pipes.
 
     Raises:

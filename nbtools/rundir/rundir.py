@@ -245,7 +245,7 @@ def newest_first(runs: Path, found: Iterable[Path] | None = None) -> Iterator[Pa
 
 def launch_order(path: Path, launch: Mapping[str, Any]) -> tuple[float, bool, int]:
     """Return by what runs are sorted, the newest first: the time of the launch, copies after their originals."""
-    written = _written_at(path / "launch.json")
+    written = _written_at(f"{path}/launch.json")
     if (started := finite(launch.get("time"))) is None:
         named_at = _named_at(path)
         started = named_at if math.isfinite(named_at) else _written_at(path) / 1e9
@@ -321,7 +321,7 @@ def name_of(run_id: str) -> str:
     return re.sub(r"^[0-9-]{10}_[0-9]{6}_", "", run_id)
 
 
-def _written_at(path: Path) -> int:
+def _written_at(path: str | Path) -> int:
     return (file_stamp(path) or (0,))[0]  # launch.json is written once: this orders runs of the same second
 
 

@@ -38,7 +38,7 @@ def make_runs(root: Path, num_rows: int, num_runs: int) -> None:
 
 def compare_all() -> None:
     """Compare in this process; print the first picture's wall and CPU time, then the rest's, and memory."""
-    from nbtools.notebook.comparison.comparison import compare
+    from nbtools.notebook.board.board import compare
     from nbtools.notebook.plots.charts import Charts
     from nbtools.notebook.plots.figure import RunFigure
 
@@ -46,11 +46,11 @@ def compare_all() -> None:
     wall, cpu = time.perf_counter(), time.process_time()
     panel = compare("lr_*")
     first = time.perf_counter() - wall, time.process_time() - cpu
-    while panel._reader.num_unread:
+    while panel._reader.unread:
         time.sleep(0.1)
     panel.refresh()
     done = time.perf_counter() - wall, time.process_time() - cpu
-    assert all(sketch.is_complete for one in panel._reader.curves for sketch in one.values())
+    assert all(sketch.is_complete for one in panel._reader.curves.values() for sketch in one.values())
     panel.close()
     children = resource.getrusage(resource.RUSAGE_CHILDREN)
     peak_mb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024

@@ -15,9 +15,9 @@ from pathlib import Path
 import psutil
 
 from nbtools.cli.commands import main as nbtools
+from nbtools.notebook.board.board import Board
+from nbtools.notebook.board.runs import runs
 from nbtools.notebook.panel.panel import LivePlot
-from nbtools.notebook.run_table.runs import runs
-from nbtools.notebook.run_table.table import RunTable
 from nbtools.project import Project
 from nbtools.run.listing import active_run
 from nbtools.run.removal import clean
@@ -96,14 +96,14 @@ def measure_runs(folder: Path) -> None:
         fork(lambda: nbtools(words))
 
     def show() -> int:
-        """Show the table of all runs, until the rows on screen are read."""
-        table = RunTable(runs(project))
-        while table._thread is not None:
+        """Show the board of all runs, until the rows on the page are read."""
+        board = Board([runs(project)])
+        while len(board._lines.values) < len(board._lines.watched):
             time.sleep(0.01)
         return 0
 
-    for what, goal in (("cold", 1.5), ("warm", 0.3), ("warm", 0.3)):
-        print(f"nt.runs() as a table, {what}     {cpu(lambda: fork(show), is_child=True):>7.2f} CPU s (at most {goal})")
+    for what, goal in (("cold", 1.5), ("warm", 0.5), ("warm", 0.5)):
+        print(f"nt.runs() as a board, {what}     {cpu(lambda: fork(show), is_child=True):>7.2f} CPU s (at most {goal})")
     for words in (["runs"], ["runs", "--state", "FAILED"], ["runs", "--all"], ["runs", "--all", "--json"], ["clean"]):
         print(f"nbtools {' '.join(words):<22} {cpu(lambda words=words: call(*words), is_child=True):>7.2f} CPU s")  # type: ignore[misc]
     newest = find_run(project.runs, "latest").name

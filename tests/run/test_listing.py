@@ -18,7 +18,7 @@ from nbtools.cli.commands import main
 from nbtools.cli.output import print_run, status_lines
 from nbtools.errors import ConfigError
 from nbtools.machine import slurm
-from nbtools.notebook.run_table.runs import runs
+from nbtools.notebook.board.runs import runs
 from nbtools.project import Project, user_cache
 from nbtools.run import listing
 from nbtools.run.listing import NUM_STORED, Rows, RunList, RunRow

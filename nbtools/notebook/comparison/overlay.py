@@ -1,8 +1,9 @@
-"""The charts of several runs: one chart per metric, one colour per run, for both the picture and the canvas."""
+"""The charts of several runs: one chart per metric, one colour per run, for the canvas, the picture and a file."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cache
+from pathlib import Path
 from typing import Any, Final, cast
 
 import numpy as np
@@ -10,10 +11,11 @@ import numpy as np
 from nbtools.errors import plural
 from nbtools.notebook.plots import charts
 from nbtools.notebook.plots.decimation import break_of
+from nbtools.notebook.plots.figure import RunFigure, png_path
 from nbtools.notebook.plots.metric_names import grouped, kind_of
 from nbtools.notebook.plots.view import Axis, Options, places
-from nbtools.run.compare import Comparison
-from nbtools.run.curves import Curves
+from nbtools.run.compare import Comparison, compare_runs
+from nbtools.run.curves import Curves, read_curves
 
 _NUM_HUES: Final = 10
 """Runs after these have the same hues, dashed."""
@@ -27,9 +29,9 @@ def role(index: int) -> tuple[str, tuple[float, ...]]:
     return f"run{index}", charts.DASHES[1] if index >= _NUM_HUES else ()
 
 
-def run_legend(labels: Sequence[str]) -> list[tuple[str, str, tuple[float, ...]]]:
+def run_legend(comparison: Comparison) -> list[tuple[str, str, tuple[float, ...]]]:
     """Return label, colour and dash of each run, for the legend of a `RunFigure`."""
-    return [(label, *role(index)) for index, label in enumerate(labels)]
+    return [(label, *role(slot)) for label, slot in zip(comparison.labels, comparison.slots, strict=True)]
 
 
 def overlay(
@@ -46,7 +48,8 @@ def overlay(
     split = comparison.values(options.split) if options.split else [""] * len(comparison.runs)
     parts = _parts(curves, options, split)
     if not parts:
-        return charts.Charts(message="These runs have recorded no metrics yet")
+        none = "These runs have recorded no metrics yet" if comparison.runs else "No run is drawn: show one in the list"
+        return charts.Charts(message=none)
     first = next((part.names[0] for part in parts if part.is_open), "")
 
     @cache
@@ -58,7 +61,7 @@ def overlay(
         found = []
         for i, run in enumerate(axis.runs):
             if name in run:
-                looks |= {"colour": role(i)[0], "dash": role(i)[1], "run": comparison.labels[i]}
+                looks["run"], looks["colour"], looks["dash"] = run_legend(comparison)[i]
                 found.append(charts.trace_of(run[name], axis.positions[i][name], axis, columns, **looks))
         return found
 
@@ -128,3 +131,26 @@ def _badge(comparison: Comparison, axis: Axis, name: str, members: set[int]) -> 
     more = f" and {plural(len(broken) - 1, 'more run')}" if len(broken) > 1 else ""
     text = f"{comparison.labels[first][:24]}{more} diverged at step {step:,}"
     return charts.Badge(text, float(axis.positions[first][name][index]))
+
+
+def title_of_runs(comparison: Comparison) -> str:
+    """Return how many runs are compared, and the first of their names."""
+    names = list(dict.fromkeys(run.name for run in comparison.runs))
+    shown = ", ".join(names[:3]) + (f" and {plural(len(names) - 3, 'other name')}" if len(names) > 3 else "")
+    return f"{plural(len(comparison.runs), 'run')}: {shown}"
+
+
+def save_comparison(refs: Sequence[object], path: str | Path, **options: Any) -> Comparison:
+    """Write the picture of a comparison as a PNG file, from all rows; `options` are those of `Options`.
+
+    Raises:
+        ValueError: the path does not end in `.png`.
+        ConfigError: fewer than two runs can be read.
+    """
+    path = png_path(path)
+    comparison = compare_runs(*refs)
+    figure = RunFigure(runs=run_legend(comparison))
+    curves = [read_curves(run) for run in comparison.runs]
+    charts = overlay(comparison, curves, Options(**options), figure.sizes)
+    path.write_bytes(figure.png(charts, title_of_runs(comparison)))
+    return comparison

@@ -1,6 +1,6 @@
-"""The tables of a comparison as HTML: scaling, best and last values, and differences."""
+"""The tables of a comparison as HTML: scaling; and state, differences, best and last values of each run."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from difflib import unified_diff
 from functools import lru_cache
 
@@ -15,7 +15,7 @@ from nbtools.notebook.plots.decimation import number
 from nbtools.notebook.plots.metric_names import kind_of
 from nbtools.run import facts
 from nbtools.run.compare import MOST_RUNS, Comparison
-from nbtools.run.curves import Curves, Sketch
+from nbtools.run.curves import Curves
 
 _MOST_METRICS = 8
 _CELL = f"padding:2px 10px 2px 0;text-align:left;vertical-align:top;white-space:nowrap;border-bottom:{BORDER}"
@@ -25,20 +25,19 @@ def tables_html(comparison: Comparison, curves: Sequence[Curves]) -> str:
     """Return all tables of a comparison; names and values are escaped."""
     rows, note = scaling_rows(_run_cells(comparison), comparison.nproc, curves)
     scaling = _table("Scaling", rows, note) if rows else ""
-    parts = [_notes(comparison), scaling, _ends(comparison, curves), _differences(comparison)]
+    parts = [_notes(comparison), scaling, _table_of(comparison, curves) if comparison.runs else ""]
     return f"<div class='{NO_FORMULAS}' style='{FONT}{TEXT}max-width:100%'>{''.join(parts)}</div>"
 
 
 def _notes(comparison: Comparison) -> str:
-    lines = list(comparison.notes)
-    for label, sources in zip(comparison.labels, comparison.sources, strict=True):
-        if sources:
-            told = ", ".join(f"{name} up to step {step:,}" for name, step in sources)
-            lines.append(f"{label}: its curves begin with those of {told}")
+    parents = [", ".join(f"{name} up to step {step:,}" for name, step in sources) for sources in comparison.sources]
+    begun = zip(comparison.labels, parents, strict=True)
+    lines = [*comparison.notes, *(f"{label}: its curves begin with those of {told}" for label, told in begun if told)]
     return "".join(f"<div style='{MUTED}'>{literal(line)}</div>" for line in lines)
 
 
-def _swatch(index: int) -> str:
+def swatch(index: int) -> str:
+    """Return a sample of the line of a run as HTML."""
     colour, dash = role(index)
     dashes = f" stroke-dasharray='{' '.join(f'{2 * part:g}' for part in dash)}'" if dash else ""
     return (
@@ -49,8 +48,8 @@ def _swatch(index: int) -> str:
 
 def _run_cells(comparison: Comparison) -> list[str]:
     return [
-        f"<span title='{literal(run.id)}'>{_swatch(index)}{literal(label)}</span>"
-        for index, (run, label) in enumerate(zip(comparison.runs, comparison.labels, strict=True))
+        f"<span title='{literal(run.id)}'>{swatch(slot)}{literal(label)}</span>"
+        for run, label, slot in zip(comparison.runs, comparison.labels, comparison.slots, strict=True)
     ]
 
 
@@ -62,67 +61,46 @@ def _table(title: str, rows: Sequence[Sequence[str]], note: str = "") -> str:
     return f"<div style='margin:12px 0 2px'><b>{title}</b></div><div style='overflow-x:auto'>{table}</div>{below}"
 
 
-def _differences(comparison: Comparison) -> str:
-    if not comparison.differences:
-        return f"<div style='{MUTED}margin:12px 0 2px'>No recorded field, version or line of code differs.</div>"
-    runs = _run_cells(comparison)
-    fields = [literal(difference.name) for difference in comparison.differences]
-    columns = [[literal(value) for value in difference.values] for difference in comparison.differences]
-    rows = [[run, *values] for run, values in zip(runs, zip(*columns, strict=True), strict=True)]
-    table = [["run", *fields], *rows]
-    if len(comparison.differences) > len(comparison.runs):
-        table = [list(row) for row in zip(*table, strict=True)]
-        table[0][0] = "field"
+def _table_of(comparison: Comparison, curves: Sequence[Curves]) -> str:
+    """Return state, differing fields, and best and last values of the runs as one table, and how scripts differ."""
+    every = [name for one in curves for name in one if kind_of(name) != "baseline" and not name.endswith("epoch")]
+    metrics = sorted(dict.fromkeys(every), key=lambda name: (direction_of(name) is None, name.endswith("_per_s")))
+    steps = [facts.steps(run.step, run.total_steps) for run in comparison.runs]
+    rows = [
+        ["field", *_run_cells(comparison)],
+        ["state", *(str(run.state) for run in comparison.runs)],
+        ["step", *steps],
+    ]
+    rows += [[*map(literal, (one.name, *one.values))] for one in comparison.differences]
+    rows += [[literal(name), *_end_cells(name, curves)] for name in metrics[:_MOST_METRICS]]
+    has_old = any("(not recorded)" in value for one in comparison.differences for value in one.values)
+    notes = ["No recorded field, version or line of code differs"] * (not comparison.differences)
+    notes += ["best (at its step) → last; the best of all runs is bold"] * bool(metrics)
+    notes += [plural(len(metrics) - _MOST_METRICS, "more metric")] * (len(metrics) > _MOST_METRICS)
+    notes += ["(not recorded): the run is older than the field; the value shown applied then"] * has_old
     scripts = [facts.get("code.script", "") for facts in comparison.facts]
     codes = [
         diff(f"Script of {label} against that of {comparison.labels[0]}", lines, "script.py in the run's directory")
         for label, script in zip(comparison.labels, scripts, strict=True)
         if scripts[0] and script and (lines := _diff(scripts[0], script))
     ]
-    has_old = any("(not recorded)" in value for one in comparison.differences for value in one.values)
-    note = "(not recorded): the run is older than the field; the value shown applied then" if has_old else ""
-    return _table("What differs", table, note) + "".join(codes)
+    return _table("What differs", rows, "; ".join(notes)) + "".join(codes)
+
+
+def _end_cells(name: str, curves: Sequence[Curves]) -> Iterator[str]:
+    """Yield best and last value of a metric in each run."""
+    ends = [one[name].ends if name in one else None for one in curves]
+    known = {one.best for one in ends if one and one.best is not None}
+    best = (max if direction_of(name) == "higher" else min)(known) if len(known) > 1 else None
+    for one in ends:
+        told = f"{literal(number(one.best))} ({one.best_step:,})" if one and one.best is not None else ""
+        told = f"<b>{told}</b> → " if told and one and one.best == best else f"{told} → " if told else ""
+        yield told + literal(number(one.last)) if one else "–"
 
 
 @lru_cache(maxsize=MOST_RUNS)  # the tables are made again while rows arrive
 def _diff(first: str, other: str) -> Sequence[str]:
     return [*unified_diff(first.splitlines(), other.splitlines(), lineterm="")][2:]
-
-
-def _ends(comparison: Comparison, curves: Sequence[Curves]) -> str:
-    names = [name for one in curves for name in one if kind_of(name) != "baseline" and not name.endswith("epoch")]
-    names = list(dict.fromkeys(names))
-    names = sorted(names, key=lambda name: (direction_of(name) is None, name.endswith("_per_s")))
-    if not (shown := names[:_MOST_METRICS]):
-        return ""
-    rows = [["run", "state", "step", *(literal(name) for name in shown)]]
-    best = {name: _best_of(name, curves) for name in shown}
-    for run, cell, one in zip(comparison.runs, _run_cells(comparison), curves, strict=True):
-        try:
-            told = [literal(str(run.state)), literal(facts.steps(run.step, run.total_steps))]
-        except OSError as error:
-            told = [literal(str(error)[:60]), ""]
-        rows.append([cell, *told, *(_end_cell(one.get(name), best[name]) for name in shown)])
-    others = len(names) - len(shown)
-    note = "best (at its step) → last; the best of all runs is bold"
-    if others > 0:
-        note += f"; {plural(others, 'more metric')}"
-    return _table("Best and last", rows, note)
-
-
-def _best_of(name: str, curves: Sequence[Curves]) -> float | None:
-    found = [best for one in curves if name in one and (best := one[name].ends.best) is not None]
-    return None if len(set(found)) < 2 else min(found) if direction_of(name) == "lower" else max(found)
-
-
-def _end_cell(sketch: Sketch | None, best: float | None) -> str:
-    if sketch is None:
-        return "–"
-    ends, last = sketch.ends, literal(number(sketch.ends.last))
-    if ends.best is None:
-        return last if sketch.is_complete else f"… → {last}"
-    told = f"{literal(number(ends.best))} ({ends.best_step:,})"
-    return f"{f'<b>{told}</b>' if ends.best == best else told} → {last}"
 
 
 _HEAD = ["run", "processes", "throughput", "efficiency", "waiting for data", "for other processes"]

@@ -1,4 +1,4 @@
-// The JavaScript side of a panel: scrolling, position in a log, copying, saves, notifications.
+// The JavaScript side of a panel and of a board: scrolling, position in a log, copying, saves, notifications, a list.
 
 const HOUR_MS = 3_600_000, TOLD = "nbtools-notices";
 
@@ -58,17 +58,37 @@ function tell({ run, kind, title, text }) {
   if (show(title, text, name) === "granted") localStorage.setItem(TOLD, JSON.stringify({ ...told, [name]: now }));
 }
 
+/** Make an element like another one; what is equal stays, and with it the focus and the place of a scroll bar. */
+function liken(old, now) {
+  for (const { name } of [...old.attributes]) if (!now.hasAttribute(name)) old.removeAttribute(name);
+  for (const { name, value } of now.attributes) if (old.getAttribute(name) !== value) old.setAttribute(name, value);
+  if (old.type === "checkbox") old.checked = now.hasAttribute("checked");
+  const [mine, theirs] = [[...old.childNodes], [...now.childNodes]];
+  for (const node of mine.slice(theirs.length)) node.remove();
+  theirs.forEach((node, i) => {
+    const own = mine[i];
+    if (own?.nodeName !== node.nodeName) own ? own.replaceWith(node) : old.append(node);
+    else if (node.nodeType === Node.ELEMENT_NODE) liken(own, node);
+    else if (own.data !== node.data) own.data = node.data;
+  });
+}
+
 function render({ model, el }) {
   const ending = new AbortController(), { signal } = ending, options = { signal };
   let root = null;
+  const list = document.createElement("div"), told = "change:list";
+  const showList = () => liken(list, Object.assign(document.createElement("div"), { innerHTML: model.get("list") }));
   const start = () => {
     if (signal.aborted) return;
     if (!(root = el.closest(".nbtools-live"))) return requestAnimationFrame(start);
     root.addEventListener("click", ({ target }) => {
-      const button = target.closest?.("[data-copy]");
+      if (target.closest?.(".nbtools-live") !== root) return; // of a panel in a board
+      const button = target.closest("[data-copy]");
       if (button) copy(button);
-      if (target.closest?.(".nbt-notify")) ask();
-      const number = target.closest?.("[data-n]"); // one of the log, or of the editor's line
+      if (target.closest(".nbt-notify")) ask();
+      const control = target.closest("[data-act]"); // one of the list
+      if (control) model.send({ ...control.dataset });
+      const number = target.closest("[data-n]"); // one of the log, or of the editor's line
       if (number) model.send({ number: +number.dataset.n, line: number.closest("[data-line]")?.textContent ?? "" });
     }, options);
     document.addEventListener("keydown", ({ key, ctrlKey, metaKey }) => {
@@ -88,11 +108,17 @@ function render({ model, el }) {
     const isSeen = root.getBoundingClientRect().top < innerHeight / 2;
     if (!isSeen) root.scrollIntoView({ block: "start", behavior: "smooth" });
   };
+  // JupyterLab's own keys, such as Enter in command mode, are for a cell, not for a control in its output.
+  list.addEventListener("keydown", (event) => event.ctrlKey || event.metaKey || event.stopPropagation());
+  el.append(list);
+  showList();
+  model.on(told, showList);
   model.on("change:is_sought", seek);
   model.on("msg:custom", tell);
   start();
   return () => {
     ending.abort();
+    model.off(told, showList);
     model.off("change:is_sought", seek);
     model.off("msg:custom", tell);
   };

@@ -18,6 +18,7 @@ from nbtools.run.state import RunState
 from nbtools.rundir.json_files import finite
 
 _HERE = Path(__file__).parent
+STYLE = (_HERE / "page.css").read_text(encoding="utf-8")
 _NOTIFY = "Have this browser tell the end of the run, its alarms and what notify_on names, while a page shows them"
 _WHY_NOT = {
     "missing": "the browser has none for this page; they need https or localhost, and a computer's browser",
@@ -28,13 +29,15 @@ _WHY_NOT = {
 
 
 class Page(anywidget.AnyWidget):
-    """A widget without a picture; its script acts on the panel around it."""
+    """A widget whose script acts on the panel or the board around it, and shows a board's list."""
 
     # As text: anywidget keeps a widget alive for each path, to reload it when the file changes.
     _esm = (_HERE / "page.js").read_text(encoding="utf-8")
-    _css = (_HERE / "page.css").read_text(encoding="utf-8")
+    _css = STYLE
     is_sought = traitlets.Bool(False).tag(sync=True)
     """Whether the page scrolls to the panel once the panel is visible."""
+    list = traitlets.Unicode("").tag(sync=True)
+    """HTML whose elements with `data-act` send their data when they are pressed."""
 
 
 class Notices:

@@ -1,4 +1,4 @@
-"""`nt.runs()`: the runs of a project as a sequence, which a notebook displays as a table with controls."""
+"""`nt.runs()`: the runs of a project as a sequence, which a notebook displays as a board."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -19,11 +19,11 @@ class Runs(RunList):
         from IPython.display import display
 
         try:
-            from nbtools.notebook.run_table.table import RunTable  # imports matplotlib, which takes a second
+            from nbtools.notebook.board.board import Board  # imports matplotlib, which takes a second
         except ModuleNotFoundError:  # no ipywidgets
             display({"text/html": self._repr_html_(), "text/plain": repr(self)}, raw=True)  # type: ignore[no-untyped-call]
         else:
-            display(RunTable(self))  # type: ignore[no-untyped-call]
+            display(Board([self]))  # type: ignore[no-untyped-call]
 
 
 def runs(
@@ -35,8 +35,9 @@ def runs(
 ) -> Runs:
     """Return the runs of a project, newest first, including those started by hand in a terminal.
 
-    As the last expression of a cell it shows a table that sorts and filters them, and opens, compares, labels, stops,
-    resumes and deletes the ticked ones.
+    As the last expression of a cell it shows the board: a list that sorts, filters and groups them by any metric or
+    field, and opens, labels, stops, resumes and deletes the ticked ones; the curves of those that are drawn, at first
+    the newest; and what differs between these.
 
     Args:
         project: A project or a path in it. Default: the project of the working directory.

@@ -1,29 +1,25 @@
 """Runs side by side in a notebook: charts, tables, pictures, and what a saved notebook keeps."""
 
 import io
-import json
 import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
-from IPython.core.interactiveshell import InteractiveShell
 from ipywidgets import HTML
 from matplotlib.text import Text
 from PIL import Image
 from run_folder import RunFolder
+from widget_tree import every
 
 from nbtools.errors import ConfigError
 from nbtools.metrics.history import History
-from nbtools.notebook.comparison.comparison import ComparisonPanel, compare
-from nbtools.notebook.comparison.curve_reader import CurveReader
+from nbtools.notebook.board.board import Board, compare
+from nbtools.notebook.board.curve_reader import CurveReader
 from nbtools.notebook.comparison.overlay import overlay, role, run_legend
 from nbtools.notebook.comparison.tables_html import scaling_rows, tables_html
 from nbtools.notebook.plots.charts import PALETTE, Charts
-from nbtools.notebook.plots.decimation import decimate
 from nbtools.notebook.plots.figure import RunFigure
 from nbtools.notebook.plots.view import Options
 from nbtools.project import Project
@@ -60,10 +56,10 @@ def make(project: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> M
 
 
 @pytest.fixture
-def opened() -> Iterator[Callable[..., ComparisonPanel]]:
-    panels: list[ComparisonPanel] = []
+def opened() -> Iterator[Callable[..., Board]]:
+    panels: list[Board] = []
 
-    def open_panel(*refs: object, **options: Any) -> ComparisonPanel:
+    def open_panel(*refs: object, **options: Any) -> Board:
         panels.append(compare(*refs, **options))
         return panels[-1]
 
@@ -107,44 +103,6 @@ def test_the_x_axis_is_the_same_for_all_runs(make: MakeRun, x: str, limits: tupl
     assert fast.x[-1] == (slow.x[-1] if x == "samples" else slow.x[-1] / 2)
 
 
-def test_an_axis_that_one_run_lacks_falls_back_to_steps(make: MakeRun) -> None:
-    a, b = make("a", {}), make("b", {})
-    b.files.metrics.write_text('{"step": 1, "train/loss": 2.0}\n{"step": 2, "train/loss": 1.0}\n')
-    assert charts_of_runs(compare_runs(a, b), x="samples").x == "step"
-
-
-def test_runs_that_count_in_different_units_are_compared_by_time(make: MakeRun) -> None:
-    runs = make("a", {}), make("b", {})
-    curves = [curves_of(run.history) for run in runs]
-    curves[1] = {name: replace(sketch, unit="epoch") for name, sketch in curves[1].items()}
-    found = overlay(compare_runs(*runs), curves, Options(), lambda number: [SIZE] * number)
-    assert (found.x, "step" in found.kinds) == ("relative", False)
-    assert found.note.startswith("Curves of different units have only time in common (")
-
-
-def test_the_time_since_the_start_leaves_out_the_pause_before_a_resume(project: Project, make: MakeRun) -> None:
-    a = make("a", {})
-    files = RunDir.create(project.runs, "b")
-    write_json(files.launch, {"name": "b", "recipe": "none", "resumed_from": {"run": a.id, "step": 10}})
-    rows = [{"step": step, "time": 1.8e9 + step, "samples": 8 * step, "train/loss": 1.0} for step in range(11, 21)]
-    files.metrics.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
-    found = charts_of_runs(compare_runs(a, Run(files.path)), x="relative")
-    assert found.shown[0].series[1].x[-1] == 19.0
-
-
-def test_a_reduced_curve_keeps_every_extreme_and_the_mean() -> None:
-    history, rng = History(), np.random.default_rng(0)
-    values = rng.normal(size=100_000)
-    values[77_777] = 50.0
-    lines = (f'{{"step":{step},"loss":{value}}}\n' for step, value in enumerate(values.tolist()))
-    history.extend("".join(lines).encode())
-    sketch = curves_of(history)["loss"]
-    curve = decimate(sketch, sketch.steps, (0, 99_999), 300)
-    assert len(curve.x) == 300 and not curve.is_exact and curve.per_column == pytest.approx(100_000 / 300)
-    assert curve.high.max() == 50.0 and curve.low.min() == values.min()
-    assert abs(curve.mean.mean() - values.mean()) < 1e-3
-
-
 def test_the_run_that_diverged_first_is_named(make: MakeRun) -> None:
     a, b = make("a", {}), make("b", {})
     with b.files.metrics.open("a") as file:
@@ -155,7 +113,7 @@ def test_the_run_that_diverged_first_is_named(make: MakeRun) -> None:
 
 def test_the_picture_has_a_legend_of_all_runs_and_stays_small(make: MakeRun) -> None:
     found = compare_runs([make(f"run_{number}", {"lr": number}) for number in range(20)])
-    figure = RunFigure(runs=run_legend(found.labels))
+    figure = RunFigure(runs=run_legend(found))
     texts = {text.get_text() for text in figure.draw(charts_of_runs(found)).findobj(Text)}
     assert set(found.labels) <= texts
     data = figure.png(charts_of_runs(found))
@@ -173,14 +131,15 @@ def test_tables_tell_what_differs_and_mark_the_best(make: MakeRun) -> None:
     found = compare_runs(make("a", {"lr": 1, "layers": 2}), make("b", {"lr": 2, "layers": 2}))
     html = tables_html(found, [curves_of(run.history) for run in found.runs])
     words = plain_text(html)
-    assert "What differs run lr a 1 b 2" in words and "layers" not in words
+    assert "What differs field a b state SUCCEEDED SUCCEEDED step 50/50 50/50 lr 1 2 train/loss" in words
+    assert "layers" not in words
     assert "<b>1.1 (50)</b> → 1.1" in html, "the least loss"
     assert "Scaling" not in words
 
 
 @pytest.mark.promise("source")
 def test_scripts_that_differ_are_shown_and_uncommitted_changes_in_the_widgets_alone(
-    make: MakeRun, opened: Callable[..., ComparisonPanel]
+    make: MakeRun, opened: Callable[..., Board]
 ) -> None:
     runs = make("a", {"lr": 1}), make("b", {"lr": 1}), make("c", {"lr": 1})
     for run, line, diff in zip(runs, ("x < 1", "x < 2", "x < 1"), ("", "-old\n+<b>new</b>\n", ""), strict=True):
@@ -189,23 +148,12 @@ def test_scripts_that_differ_are_shown_and_uncommitted_changes_in_the_widgets_al
         code = {"commit": "a" * 40, "lines": 2 * bool(diff), "sha256": "b" * 64 if diff else None}
         write_json(run.files.launch, {**run.info, "code": code})
     panel = opened(*(Run(run.dir) for run in runs))
-    assert panel._tables.value.count("<details") == 1, "c has the script of a"
-    told = plain_text(panel._tables.value)
+    assert panel._controls.tables.value.count("<details") == 1, "c has the script of a"
+    told = plain_text(panel._controls.tables.value)
     assert "Script of b against that of a @@ -1,2 +1,2 @@ first -x &lt; 1 +x &lt; 2" in told
-    assert "new" not in panel._tables.value, "a saved notebook keeps the tables"
+    assert "new" not in panel._controls.tables.value, "a saved notebook keeps the tables"
     code = "Uncommitted changes of b (2 lines) -old +&lt;b&gt;new&lt;/b&gt;"
-    assert code in [plain_text(part.value) for part in panel.widget.children if isinstance(part, HTML)]
-
-
-def test_names_and_values_of_runs_never_become_markup(make: MakeRun) -> None:
-    evil = "<img src=x onerror=alert(1)>"
-    a, b = make("a", {"note": evil}), make("b", {"note": "x", evil: 1})
-    write_json(b.files.launch, {"name": evil, "recipe": "none", "launch": {"nproc_per_node": 1}})
-    with b.files.metrics.open("a") as file:
-        file.write(json.dumps({"step": 51, evil: 1.0}) + "\n")
-    found = compare_runs(a, b)
-    html = tables_html(found, [curves_of(run.history) for run in found.runs])
-    assert "<img" not in html and "&lt;img" in html
+    assert code in [plain_text(part.value) for part in every(panel.widget) if isinstance(part, HTML)]
 
 
 def test_runs_on_more_processes_get_a_card_on_scaling(make: MakeRun) -> None:
@@ -229,49 +177,30 @@ def test_without_samples_scaling_counts_steps() -> None:
 # --- the panel --------------------------------------------------------------------------------------
 
 
-def test_a_saved_notebook_keeps_a_constant_text_the_picture_and_the_tables(
-    make: MakeRun, opened: Callable[..., ComparisonPanel]
-) -> None:
-    panel = opened(make("a", {"lr": 1}), make("b", {"lr": 2}))
-    assert repr(panel) == "<comparison of 2 runs>"
-    outputs = [data for data, _ in panel._outputs()]
-    assert [data["text/plain"] for data in outputs] == ["<comparison of 2 runs>", "", "", ""]
-    assert outputs[1]["image/png"].startswith(b"\x89PNG") and "What differs" in outputs[2]["text/html"]
-
-
-def test_options_draw_again(make: MakeRun, opened: Callable[..., ComparisonPanel]) -> None:
-    panel = opened(make("a", {"lr": 1}), make("b", {"lr": 2}), x="samples")
-    before = panel._png
-    panel._split.value = "lr"
-    assert panel._png != before and panel._split.value == "lr" and panel._options()["x"] == "samples"
-    with pytest.raises(ConfigError, match="split='nothing'"):
-        compare(*panel.comparison.runs, split="nothing")
-
-
-def test_rows_of_an_active_run_are_drawn_as_they_come(make: MakeRun, opened: Callable[..., ComparisonPanel]) -> None:
+def test_rows_of_an_active_run_are_drawn_as_they_come(make: MakeRun, opened: Callable[..., Board]) -> None:
     a, b = make("a", {"lr": 1}), make("b", {"lr": 2})
     panel = opened(a, b)
     with b.files.metrics.open("a") as file:
         file.write('{"step": 60, "train/loss": 0.5}\n')
     panel.refresh()
-    assert panel._reader.curves[1]["train/loss"].ends.last_step == 60
+    assert panel._reader.curves[b.id]["train/loss"].ends.last_step == 60
 
 
-def test_a_long_run_is_read_by_a_process_of_its_own(make: MakeRun, opened: Callable[..., ComparisonPanel]) -> None:
+def test_a_long_run_is_read_by_a_process_of_its_own(make: MakeRun, opened: Callable[..., Board]) -> None:
     a, b = make("a", {"lr": 1}), make("b", {"lr": 2}, num_rows=9000)
     assert b.files.metrics.stat().st_size > SMALL_BYTES
-    reader = CurveReader([a, b])
-    assert reader.look() and reader.num_unread == 1 and reader.is_reading
-    assert not reader.curves[1]["train/loss"].is_complete
+    reader = CurveReader()
+    assert reader.look([a, b]) and reader.unread == [b] and reader.is_reading
+    assert not reader.curves[b.id]["train/loss"].is_complete
     assert reader._child is not None and reader._child.wait(60) == 0
-    assert reader.look() and reader.num_unread == 0 and not reader.look()
-    assert reader.curves[1]["train/loss"].counts.sum() == 9000 and cached(b) is not None
+    assert reader.look([a, b]) and not reader.unread and not reader.look([a, b])
+    assert reader.curves[b.id]["train/loss"].counts.sum() == 9000 and cached(b) is not None
     assert b.rows._written.num_rows == 0, "its rows are not in this process"
     reader.close()
 
 
 def test_a_zoom_below_the_cached_columns_reads_the_rows_of_that_part(
-    make: MakeRun, opened: Callable[..., ComparisonPanel]
+    make: MakeRun, opened: Callable[..., Board]
 ) -> None:
     panel = opened(make("a", {"lr": 1}), make("b", {"lr": 2}, num_rows=20_000)).wait(60)
 
@@ -282,30 +211,8 @@ def test_a_zoom_below_the_cached_columns_reads_the_rows_of_that_part(
     assert tell(ready=True, width=900)["per_column"] > 40
     exact = tell(zoom=[10_000, 10_100])
     assert exact["is_exact"] and exact["n"] >= 101
-    assert panel._reader.runs[1].rows._written.num_rows == 0, "the other rows are not in this process"
+    assert panel.comparison.runs[1].rows._written.num_rows == 0, "the other rows are not in this process"
     assert not tell(zoom=None)["is_exact"]
-
-
-def test_wait_returns_once_all_is_read(make: MakeRun, opened: Callable[..., ComparisonPanel]) -> None:
-    panel = opened(make("a", {"lr": 1}), make("b", {"lr": 2}, num_rows=9000)).wait(60)
-    assert panel._reader.num_unread == 0 and "last rows only" not in panel._note.value
-
-
-def test_displayed_outputs_are_renewed(
-    make: MakeRun, opened: Callable[..., ComparisonPanel], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    published: list[tuple[Any, bool]] = []
-    monkeypatch.setattr(
-        "nbtools.notebook.widgets._publish",
-        lambda data, metadata, transient, update=False: published.append((data, update)),
-    )
-    monkeypatch.setattr(InteractiveShell, "initialized", lambda: True)
-    panel = opened(make("a", {"lr": 1}), make("b", {"lr": 2}))
-    panel._ipython_display_()
-    assert [update for _, update in published] == [False] * 4
-    panel._store(at_once=True)
-    static = [["text/html", "text/plain"], ["image/png", "text/plain"], ["text/html", "text/plain"]]
-    assert [list(data) for data, update in published if update][-3:] == static
 
 
 # --- the command line -------------------------------------------------------------------------------

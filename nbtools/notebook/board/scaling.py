@@ -10,8 +10,7 @@ from nbtools.launcher.launch import launch
 from nbtools.launcher.preflight import check_launch
 from nbtools.launcher.request import LaunchRequest, Preflight
 from nbtools.machine.devices import devices, num_cores
-from nbtools.notebook.comparison.comparison import ComparisonPanel
-from nbtools.notebook.plots.view import Options
+from nbtools.notebook.board.board import Board
 from nbtools.run.compare import compare_runs
 from nbtools.run.run import Run
 
@@ -25,7 +24,7 @@ def scaling(
     *,
     steps: int = 50,
     args: Sequence[str] | Callable[[int], Sequence[str]] = (),
-) -> ComparisonPanel:
+) -> Board:
     """Queue one short run per number of processes, each with the same work, and return their comparison.
 
     The runs start one after the other, so that none takes the cores or GPUs of another. A recipe's script trains on the
@@ -68,7 +67,7 @@ def scaling(
         runs.append(launch(script, nproc_per_node=count, args=words[count], omp_num_threads=threads, after=after))
     comparison = compare_runs(runs)
     notes.insert(0, _work(config, fitting, most, steps))
-    return ComparisonPanel(replace(comparison, notes=[*notes, *comparison.notes]), Options(x="samples"))
+    return Board(drawn=replace(comparison, notes=[*notes, *comparison.notes]), x="samples")
 
 
 def _refuse(count: int) -> None:

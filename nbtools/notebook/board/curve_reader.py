@@ -4,7 +4,7 @@ import contextlib
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from nbtools.errors import NbtoolsError
@@ -23,54 +23,51 @@ class CurveReader:
     columns, the rows of that part are read, which costs milliseconds where steps ascend in one file.
     """
 
-    def __init__(self, runs: Sequence[Run]) -> None:
-        self.runs = runs
-        self.curves: list[Curves] = [{} for _ in runs]
-        self._seen: list[Any] = [None] * len(runs)
-        self._current = [False] * len(runs)
+    def __init__(self) -> None:
+        self.curves: dict[str, Curves] = {}
+        """The curves of the runs of the last look, by id."""
+        self.unread: list[Run] = []
+        """The runs of the last look with unread rows."""
+        self._seen: dict[str, Any] = {}
         self._child: subprocess.Popen[bytes] | None = None
         self._tried: dict[str, Any] = {}
         self._left: Sequence[Run] = ()
         self._started_at = -_EVERY_S
-        self._parts: dict[tuple[int, int, int], Curves] = {}
+        self._parts: dict[tuple[str, int, int], Curves] = {}
 
-    def closer(self, wanted: Mapping[int, tuple[int, int]]) -> list[Curves]:
-        """Return the curves, with the rows of parts that are given as first and last step by the index of the run."""
-        found, parts = list(self.curves), self._parts
+    def closer(self, runs: Sequence[Run], curves: Sequence[Curves], at: Mapping[int, tuple[int, int]]) -> list[Curves]:
+        """Return curves with the rows of parts, which are given as first and last step by the index of the run."""
+        found, parts = [*curves], self._parts
         self._parts = {}
-        for index, steps in wanted.items():
+        for index, steps in at.items():
             with contextlib.suppress(NbtoolsError, OSError):  # removed, or its disk is away
-                finer = parts.get((index, *steps)) or part_of(self.runs[index], *steps)
-                self._parts[index, *steps] = finer
+                run = runs[index]
+                finer = parts.get((run.id, *steps)) or part_of(run, *steps)
+                self._parts[run.id, *steps] = finer
                 found[index] = {n: refined(one, finer[n]) if n in finer else one for n, one in found[index].items()}
         return found
 
-    @property
-    def num_unread(self) -> int:
-        """Number of runs with unread rows."""
-        return len(self.runs) - sum(self._current)
-
-    def look(self) -> bool:
+    def look(self, runs: Sequence[Run]) -> bool:
         """Read new rows; return whether any curve changed."""
-        changed, waiting = False, list[Run]()
-        for index, run in enumerate(self.runs):
-            files = curve_files(run)
-            if files == self._seen[index] and (self._current[index] or cached(run) is None):
-                waiting += [] if self._current[index] else [run]
-                continue
-            self.curves[index], missing = quick_curves(run)
-            self._current[index] = not missing
-            waiting += [run] if missing else []
-            self._seen[index] = files
-            changed = True
-        self._read(waiting)
-        return changed
+        before, seen, unread = self.curves, self._seen, {run.id for run in self.unread}
+        self.curves, self._seen, self.unread = {}, {run.id: curve_files(run) for run in runs}, []
+        for run in runs:
+            is_unread = run.id in unread
+            if self._seen[run.id] == seen.get(run.id) and (not is_unread or cached(run) is None):
+                self.curves[run.id] = before[run.id]
+            else:
+                self.curves[run.id], missing = quick_curves(run)
+                is_unread = bool(missing)
+            self.unread += [run] if is_unread else []
+        self.read()
+        return any(one is not before.get(name) for name, one in self.curves.items())
 
-    def _read(self, waiting: Sequence[Run]) -> None:
-        """Start the process for the runs that wait, unless it runs, has just run, or could not read them."""
-        self._left = [run for run in waiting if self._tried.get(run.id) != curve_files(run)]
+    def read(self, others: Iterable[Run] = ()) -> None:
+        """Start the process for unread runs, of others too, unless it runs, has just read them, or could not."""
+        self._left = [run for run in (*self.unread, *others) if self._tried.get(run.id) != curve_files(run)]
         is_running = self._child is not None and self._child.poll() is None
-        if is_running or not self._left or time.monotonic() - self._started_at < (_EVERY_S if self._tried else 0):
+        is_due = any(run.id not in self._tried for run in self._left) or time.monotonic() - self._started_at > _EVERY_S
+        if is_running or not self._left or not is_due:
             return
         self._tried |= {run.id: curve_files(run) for run in self._left}
         self._started_at = time.monotonic()

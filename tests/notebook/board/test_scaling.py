@@ -9,7 +9,7 @@ import pytest
 
 from nbtools.config import Launch
 from nbtools.errors import LaunchError
-from nbtools.notebook.comparison.scaling import scaling
+from nbtools.notebook.board.scaling import scaling
 from nbtools.project import Project
 from nbtools.run.run import Run
 from nbtools.run.state import RunState
@@ -22,8 +22,8 @@ from nbtools.script.script import write_script
 def script(texts: Project, tiny_config: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> str:
     """A tiny recipe's script, in a project whose machine has two cores and no GPU."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(texts.root / "cache"))
-    monkeypatch.setattr("nbtools.notebook.comparison.scaling.num_cores", lambda: 2)
-    monkeypatch.setattr("nbtools.notebook.comparison.scaling.devices", list)
+    monkeypatch.setattr("nbtools.notebook.board.scaling.num_cores", lambda: 2)
+    monkeypatch.setattr("nbtools.notebook.board.scaling.devices", list)
     return str(write_script(tiny_config(), "tiny", Launch(gpus=())))
 
 
@@ -44,7 +44,7 @@ def test_the_same_samples_on_one_and_two_processes_give_a_card(script: str) -> N
     assert [run.step for run in (one, two)] == [12, 6]
     assert [int(run.history["train/loss"].samples[-1]) for run in (one, two)] == [48, 48]
     assert list(panel.comparison.labels) == ["tiny · nproc_per_node 1", "tiny · nproc_per_node 2"]
-    words = " ".join(re.sub(r"<[^>]*>", " ", panel._tables.value).split())
+    words = " ".join(re.sub(r"<[^>]*>", " ", panel._controls.tables.value).split())
     assert re.search(r"nproc_per_node 1 1 [\d.]+ samples/s 100% \d+% –", words)
     assert re.search(r"nproc_per_node 2 2 [\d.]+ samples/s \d+% \d+% \d+%", words) and "linear scaling" in words
     panel.close()
@@ -71,7 +71,7 @@ def test_a_script_without_a_recipe_gets_its_arguments_for_each_number(
         launched.append(options)
         return Run(files.path)
 
-    monkeypatch.setattr("nbtools.notebook.comparison.scaling.launch", launch)
+    monkeypatch.setattr("nbtools.notebook.board.scaling.launch", launch)
     panel = scaling(path, (1, 2), args=lambda count: [str(8 // count)])
     assert "args=lambda n" in panel.comparison.notes[0]
     assert [options["args"] for options in launched] == [["8"], ["4"]]
