@@ -198,13 +198,6 @@ class Launch(Settings):
         kind = StopOn if info.field_name == "stop_on" else NotifyOn
         return kind(**value) if isinstance(value, dict) else value  # whose messages name the condition
 
-    @field_validator(*COMMANDS, mode="before")
-    @classmethod
-    def _are_words(cls, value: object) -> object:
-        if isinstance(value, str):
-            raise ValueError("is one text; give a list of words, since no shell divides it: shlex.split(text)")
-        return value
-
     @field_validator(*COMMANDS)
     @classmethod
     def _is_a_command(cls, words: tuple[str, ...]) -> tuple[str, ...]:

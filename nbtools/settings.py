@@ -4,7 +4,7 @@ One declaration feeds the form, the flags, the validation and the docs.
 """
 
 from collections.abc import Collection, Iterator, Mapping
-from typing import Any, Self
+from typing import Any, Self, get_origin
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
@@ -60,12 +60,14 @@ class Settings(BaseModel):
     @field_validator("*", mode="before")
     @classmethod
     def _strict_numbers(cls, value: object, info: Any) -> object:
-        # pydantic would accept True for 1 and "32" for 32
+        # pydantic would accept True for 1 and "32" for 32, and does not say how to divide a text
         annotation = cls.model_fields[info.field_name].annotation
         if isinstance(value, bool) and annotation not in (bool, bool | None):
             raise ValueError(f"{value} is a truth value, not a number or text")
         if isinstance(value, str) and annotation in (int, float, bool, int | None, float | None, bool | None):
             raise ValueError(f"is text; give {'true or false' if annotation in (bool, bool | None) else 'a number'}")
+        if isinstance(value, str) and get_origin(annotation) is tuple:
+            raise ValueError("is one text; give a list, for a command of words, as shlex.split(text) divides it")
         return value
 
     def __repr_args__(self) -> Iterator[tuple[str, Any]]:

@@ -234,7 +234,9 @@ def _tried(checked: "Preflight") -> "TrialResult":
     sys.stdout.flush()  # the findings first, since the trial takes seconds
     trial = start_trial(checked.config, checked.launch, root=checked.project.root)
     try:
-        return trial.wait()
+        found = trial.wait()
+        assert found is not None
+        return found
     finally:
         trial.cancel()  # after Ctrl-C
 

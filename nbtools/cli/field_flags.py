@@ -5,18 +5,21 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
-from nbtools.config import Launch, Slurm
+from nbtools.config import COMMANDS, Launch, Slurm
 from nbtools.script.field import Field, fields_of
-from nbtools.script.values import FORM, from_text
+from nbtools.script.program import Program
+from nbtools.script.values import SHELL, from_text
 
-_NAMES = {"settings": ("nproc_per_node", "nnodes"), "restarts": ("max_restarts",), "program": ("python",)}
-"""Fields of `Launch` by the commands that take them; flags with words of their own are declared in `parser`."""
+_NAMES = {"settings": ("nproc_per_node", "nnodes"), "restarts": ("max_restarts", *COMMANDS)}
+_OF_PROGRAM = "python", "cwd", "stop_signal"
+"""Fields of `Launch` and `Program` by the commands that take them; other flags have words of their own in `parser`."""
 
 
 def launch_flags() -> Mapping[str, Mapping[str, dict[str, Any]]]:
     """Return the options of `add_argument` by flag, and by the commands that take the flags."""
-    launch = fields_of(Launch)
+    launch, program = fields_of(Launch), fields_of(Program)
     fields = {kind: [launch[name] for name in names] for kind, names in _NAMES.items()}
+    fields["program"] = [(program | launch)[name] for name in _OF_PROGRAM]
     fields["where"] = [field for name, field in fields_of(Slurm).items() if name != "requeue"]
     return {
         kind: {f"--{field.name.replace('_', '-')}": _options(field) for field in those}
@@ -30,7 +33,6 @@ def _options(field: Field) -> dict[str, Any]:
 
 def _value(field: Field, text: str) -> Any:
     try:
-        return from_text(text, field, FORM)
+        return from_text(text, field, SHELL)
     except ValueError as error:
-        words = (f", or {choice}" for choice in field.choices or () if choice is not None)
-        raise argparse.ArgumentTypeError(f"{error}{''.join(words)}") from None
+        raise argparse.ArgumentTypeError(str(error)) from None

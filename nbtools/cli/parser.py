@@ -102,11 +102,8 @@ def parser(
     settings.add_argument("--gpus", type=_gpus, metavar="0,1|none", help="indices of the GPUs, or none for the CPU")
     text = "stop the run on nan, no_improvement, loss_above (=VALUE for another than the usual) or time_budget_h=HOURS"
     restarts.add_argument("--stop-on", action="append", metavar="CONDITION[=VALUE]", help=text)
-    text = "command that is started at the end, without a shell; {sentence} is replaced by a summary"
-    restarts.add_argument("--on-end", type=shlex.split, metavar="COMMAND", help=text)
     text = "send a notice on a condition of --stop-on, ended, failed, stalled_min=MINUTES or values='METRIC < NUMBER'"
     restarts.add_argument("--notify-on", action="append", metavar="CONDITION[=VALUE]", help=text)
-    restarts.add_argument("--notify-with", type=shlex.split, metavar="COMMAND", help="as --on-end, for each notice")
     text = "value of a field; may be repeated"
     values.add_argument("--set", dest="values", action="append", default=[], metavar="FIELD=VALUE", help=text)
     text = "submit a Slurm job, or none for this machine; the flags of Slurm's settings are for a job"
@@ -117,8 +114,6 @@ def parser(
     program.add_argument("-m", "--module", action="store_true", help=text)
     text = "start a program once, as python does: it starts its own processes"
     program.add_argument("--no-torchrun", dest="torchrun", action="store_const", const=False, help=text)
-    text = "signal with which a stop of a program begins: SIGINT, as Ctrl-C, for one that saves on KeyboardInterrupt"
-    program.add_argument("--stop-signal", choices=("SIGTERM", "SIGINT"), help=text)
 
     def command(verb: str, help: str, *parents: _Parser) -> argparse.ArgumentParser:
         added = commands.add_parser(verb, description=help, help=help, parents=parents)
@@ -136,7 +131,6 @@ def parser(
     new.add_argument("--preset", help="use the values of this preset instead of the defaults")
     new.add_argument("--from-yaml", metavar="OLD.yaml", help="read an older program's config")
     new.add_argument("--sh", action="store_true", help="also write scripts/NAME.sh, which runs torchrun")
-    new.add_argument("--cwd", metavar="DIR", help="working directory of a program; default: that of each launch")
     text = "arguments that resume a program, such as '--resume {checkpoint}'"
     new.add_argument("--resume-with", type=shlex.split, metavar="WORDS", help=text)
     new.add_argument("--sbatch", action="store_true", help="also write scripts/NAME.sbatch, for sbatch")
@@ -158,7 +152,6 @@ def parser(
     launch.add_argument("script", metavar="SCRIPT")
     text = "pattern of a program's printed lines, such as 'iter {step}: loss {train/loss}'; may be repeated"
     launch.add_argument("--curve", dest="curves", action="append", metavar="PATTERN", help=text)
-    launch.add_argument("--cwd", metavar="DIR", help="working directory of a program; default: this one")
     launch.add_argument("--name", help="last part of the run's id; default: the name of the script")
     launch.add_argument("--dry-run", action="store_true", help="check and describe the launch only")
     text = "SCRIPT is a run: start it once more; nbtools show then tells whether the values are equal to the bit"

@@ -17,7 +17,6 @@ import time
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from enum import Enum
 from pathlib import Path
 from typing import Any, Unpack
 
@@ -205,13 +204,6 @@ def create_run(checked: Preflight) -> RunDir:
     return run
 
 
-class _Left(Enum):
-    """A thing that a failed launch cannot take back, with the sentence that tells it."""
-
-    JOB = "squeue fails, so its job may exist: check squeue --me --name {run.id}"
-    PROCESSES = "one of its processes does not end"
-
-
 @contextlib.contextmanager
 def _run_dir(checked: Preflight) -> Iterator[RunDir]:
     """Make a run directory, and remove it again if the launch fails, unless a part of it cannot be taken back."""
@@ -225,8 +217,7 @@ def _run_dir(checked: Preflight) -> Iterator[RunDir]:
         yield run
     except BaseException as error:  # an interrupt may come at any moment
         if left := _taken_back(run):
-            what = left.value.format(run=run)
-            raise LaunchError(f"{run.path}: the launch failed ({error!r}), but {what}") from error
+            raise LaunchError(f"{run.path}: the launch failed ({error!r}), but {left}") from error
         shutil.rmtree(run.path, ignore_errors=True)
         if not existed:
             with contextlib.suppress(OSError):
@@ -237,8 +228,8 @@ def _run_dir(checked: Preflight) -> Iterator[RunDir]:
         raise
 
 
-def _taken_back(run: RunDir) -> _Left | None:
-    """Cancel the job and end the processes of a failed launch; return what is left of it.
+def _taken_back(run: RunDir) -> str:
+    """Cancel the job and end the processes of a failed launch; return what is left of it, in words.
 
     sbatch may fail, as with a time-out, although the job exists. A supervisor that has just been forked carries no mark
     yet, but holds the lock.
@@ -249,13 +240,13 @@ def _taken_back(run: RunDir) -> _Left | None:
         for job in (jobs or {}).values():
             if job.name == run.id:
                 slurm.cancel(job.id)
-        return _Left.JOB if jobs is None else None
+        return f"squeue fails, so its job may exist: check squeue --me --name {run.id}" if jobs is None else ""
 
     def has_ended() -> bool:
         sweep_processes(lambda: members(run))
         return not is_locked(run.lock)
 
-    return None if happens_within(has_ended, _ENDS_WITHIN_S) else _Left.PROCESSES
+    return "" if happens_within(has_ended, _ENDS_WITHIN_S) else "one of its processes does not end"
 
 
 # --- Slurm ----------------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ import os
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Self, SupportsFloat, SupportsIndex
+from typing import Any, SupportsFloat, SupportsIndex
 
 import orjson
 
@@ -16,7 +16,7 @@ from nbtools.rundir.atomic import append_descriptor
 from nbtools.rundir.json_files import MAX_STEP, strict_number
 
 
-class MetricWriter:
+class MetricWriter(contextlib.AbstractContextManager["MetricWriter"]):
     """Appends metric rows to a file: one `os.write` of a complete line per row, from the calling thread.
 
     The operating system holds the row when `write` returns, so a SIGKILL loses nothing. If the disk is full or a write
@@ -34,9 +34,6 @@ class MetricWriter:
         self._last_step = 0
         self._failed = False
         self._descriptor, self._torn = self._open()
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(self, *_: object) -> None:
         self.close()

@@ -9,7 +9,7 @@ import sys
 import tempfile
 import warnings
 from collections.abc import Iterator, Sequence
-from typing import Any, Self
+from typing import Any
 
 from nbtools.errors import CheckpointError, ConfigError, LaunchError, ProjectError
 from nbtools.launcher.resume import checkpoint_for, config_of
@@ -24,7 +24,7 @@ _LONGEST_TRACE = 2000
 _PATIENCE_S = 5.0
 
 
-class ModelProcess:
+class ModelProcess(contextlib.AbstractContextManager["ModelProcess"]):
     """A process that has loaded a checkpoint's model and answers until it is closed.
 
     Args:
@@ -104,9 +104,6 @@ class ModelProcess:
         for stream in (self._process.stdin, self._process.stdout, self._log):
             with contextlib.suppress(BrokenPipeError):
                 stream.close()
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(self, *_: object) -> None:
         self.close()

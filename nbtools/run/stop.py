@@ -24,7 +24,7 @@ from nbtools.rundir.process_identity import ProcessIdentity
 from nbtools.rundir.rundir import RunDir, foreign_owner, goes_on, has_started, is_removed
 from nbtools.rundir.tail import one_line
 
-_POLL_S = 0.1
+_STARTS_WITHIN_S = 5.0
 _ASKED = ".asked"
 _CANCELLED_WITHIN_S = 60.0
 """Time in which Slurm ends a cancelled job: by default it kills after 30 s."""
@@ -143,13 +143,13 @@ def _process_record(run: RunDir) -> dict[str, object]:
     The lock says that there is one: right after its start, `members` may miss it, because the kernel shows an empty
     environment until exec is complete.
     """
-    deadline = time.monotonic() + 5
-    while True:
-        written = read_json(run.process)
+
+    def is_known() -> bool:
         is_starting = not (is_removed(run) or has_started(run)) and (goes_on(run) or processes.members(run))
-        if written is not None or not is_starting or time.monotonic() > deadline:
-            return written or {}
-        time.sleep(_POLL_S)
+        return read_json(run.process) is not None or not is_starting
+
+    processes.happens_within(is_known, _STARTS_WITHIN_S)
+    return read_json(run.process) or {}
 
 
 def _ask(

@@ -88,13 +88,6 @@ class Program(Settings):
             Pattern(text)  # its ConfigError is a ValueError
         return texts
 
-    @field_validator("args", "resume", "config_values", "curves", mode="before")
-    @classmethod
-    def _are_words(cls, value: object) -> object:
-        if isinstance(value, str):
-            raise ValueError("is one text; give a list, of words one per argument: shlex.split(text)")
-        return value
-
     @field_validator("args", "resume", "config_values")
     @classmethod
     def _fit_a_command_line(cls, words: tuple[str, ...]) -> tuple[str, ...]:

@@ -118,9 +118,10 @@ def from_text(text: str, field: Field, language: str, truth: tuple[str, str] = P
             return read(text, kind, truth)
     if language == FLAGS:
         return literal_value(text, text)
-    what = "true or false" if kinds == [bool] else "a number such as 5e-4"
-    what = "a whole number such as 1_000" if kinds != [bool] and float not in kinds else what
-    what += ", or leave it empty" if NoneType in field.types else ""
+    number = "a number such as 5e-4" if float in kinds else "a whole number such as 1_000"
+    allowed = ["true or false" if kinds == [bool] else number] if kinds else []
+    allowed += [str(choice) for choice in field.choices or () if choice is not None]
+    what = ", or ".join([*allowed, *(["leave it empty"] if NoneType in field.types else [])])
     stripped = text.strip()
     raise ValueError(f"{shown(stripped, 60)} is not {what}" if stripped else f"is empty; give {what}")
 

@@ -13,6 +13,7 @@ import sys
 import tempfile
 import threading
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
@@ -79,23 +80,20 @@ def start_trial(config: TrainConfig, launch: Launch, *, root: str | Path | None 
             os.close(descriptor)
 
 
+@dataclass(eq=False)
 class Trial:
     """A trial that runs or has ended; `start_trial` makes it."""
 
-    def __init__(
-        self,
-        run: RunDir,
-        config: TrainConfig,
-        request: Mapping[str, Any],
-        environment: Mapping[str, str],
-        cwd: Path,
-        device: Device | None,
-        held: Sequence[int],
-    ) -> None:
-        self._run = run
-        self._config = config
-        self._request = request
-        self._device = device
+    run: RunDir
+    config: TrainConfig
+    request: Mapping[str, Any]
+    environment: Mapping[str, str]
+    cwd: Path
+    device: Device | None
+    held: Sequence[int]
+    """Descriptors that the process inherits."""
+
+    def __post_init__(self) -> None:
         self._is_cancelled = False
         self._result: TrialResult | None = None
         self._has_ended = threading.Event()
@@ -105,28 +103,22 @@ class Trial:
         self._answer: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115
         self._process = subprocess.Popen(
             [sys.executable, "-P", "-m", "nbtools.training.trial.trial_process", str(self._answer.fileno())],
-            cwd=cwd,
-            env=child_environment(os.environ, environment),
+            cwd=self.cwd,
+            env=child_environment(os.environ, self.environment),
             stdin=subprocess.PIPE,
             stdout=self._log,
             stderr=subprocess.STDOUT,
-            pass_fds=(self._answer.fileno(), *held),
+            pass_fds=(self._answer.fileno(), *self.held),
             start_new_session=True,  # Ctrl-C in a terminal reaches the caller, which cancels it
         )
         assert self._process.stdin is not None
         with contextlib.suppress(BrokenPipeError), self._process.stdin:  # no file: the config may hold a token
-            self._process.stdin.write(json.dumps(request).encode())
-        threading.Thread(target=self._collect, name=f"nbtools-{run.id}", daemon=True).start()
+            self._process.stdin.write(json.dumps(self.request).encode())
+        threading.Thread(target=self._collect, name=f"nbtools-{self.run.id}", daemon=True).start()
 
-    def poll(self) -> TrialResult | None:
-        """Return the result; None while the trial runs."""
-        return self._result
-
-    def wait(self, timeout_s: float | None = None) -> TrialResult:
-        """Wait for the result; TimeoutError if the trial still runs after `timeout_s`."""
-        if not self._has_ended.wait(timeout_s):
-            raise TimeoutError(f"the trial still runs after {timeout_s} s; cancel() ends it")
-        assert self._result is not None
+    def wait(self, timeout_s: float | None = None) -> TrialResult | None:
+        """Wait for the result; None if the trial still runs after `timeout_s`."""
+        self._has_ended.wait(timeout_s)
         return self._result
 
     def cancel(self) -> None:
@@ -140,7 +132,7 @@ class Trial:
         """Current phase: start, data, forward, backward or optimizer; empty once the trial has ended."""
         if self._has_ended.is_set():
             return ""
-        return next((beat.phase for beat in read_heartbeats(self._run)), _STARTING)
+        return next((beat.phase for beat in read_heartbeats(self.run)), _STARTING)
 
     def log(self) -> str:
         """Return the end of the process's output."""
@@ -153,9 +145,9 @@ class Trial:
         """Wait for the end of the process, however it ends, and leave nothing behind."""
         try:
             code = self._process.wait()
-            sweep_processes(lambda: members(self._run), grace_s=0)
-            ticket = self._request["ticket"]
-            _remove(self._run, ticket and Path(ticket))
+            sweep_processes(lambda: members(self.run), grace_s=0)
+            ticket = self.request["ticket"]
+            _remove(self.run, ticket and Path(ticket))
             self._printed = _end_of(self._log)
             self._result = self._outcome(code, _end_of(self._answer))
         finally:
@@ -167,10 +159,10 @@ class Trial:
         line, end, _ = answer.partition("\n")
         if end:
             device, total_bytes = "", None
-            if self._device is not None:
-                device, total_bytes = f"GPU {self._device.index} ({self._device.name})", self._device.memory_total_bytes
-            world_size = int(self._request["world_size"])
-            return TrialResult.of(json.loads(line), self._config, world_size, device, total_bytes)
+            if self.device is not None:
+                device, total_bytes = f"GPU {self.device.index} ({self.device.name})", self.device.memory_total_bytes
+            world_size = int(self.request["world_size"])
+            return TrialResult.of(json.loads(line), self.config, world_size, device, total_bytes)
         if self._is_cancelled:
             return TrialResult(error="the trial was cancelled")
         last = next((line for line in reversed(self.log().splitlines()) if line.strip()), "it printed nothing")

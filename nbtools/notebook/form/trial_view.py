@@ -45,12 +45,8 @@ class TrialView:
             threading.Thread(target=self._follow, args=(self._trial,), name="nbtools-trial-view", daemon=True).start()
 
     def _follow(self, trial: Trial) -> None:
-        while (result := trial.poll()) is None:
+        while (result := trial.wait(_EVERY_S)) is None:
             self._say(f"<small>trying a few steps: {escape(trial.phase)}</small>")
-            try:
-                trial.wait(_EVERY_S)
-            except TimeoutError:
-                continue
         self._guarded(lambda: self._end(result.findings._repr_html_()))()
 
     def _end(self, figures: str) -> None:

@@ -48,10 +48,10 @@ def grouped(history: Mapping[str, Sized]) -> list[tuple[str, list[str]]]:
             groups.setdefault(group, []).append(name)
     order = {group: index for index, group in enumerate(TITLES)}
     shown = sorted(groups.items(), key=lambda item: order.get(item[0], len(order) + is_cost(item[0])))
-    return [(group, _in_order(group, names)) for group, names in shown]
+    return [(group, _in_order(names)) for group, names in shown]
 
 
-def _in_order(group: str, names: list[str]) -> list[str]:
+def _in_order(names: list[str]) -> list[str]:
     """Order training, evaluation, baselines; of many curves only two come before the baselines."""
     ordered = sorted(names, key=lambda name: ("train", "eval", "baseline").index(kind_of(name)))
     curves = [name for name in ordered if kind_of(name) != "baseline"]

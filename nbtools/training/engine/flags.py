@@ -52,33 +52,25 @@ class Flags(Generic[C]):
     """Values of the config that were changed while the run that is resumed by hand ran."""
 
 
-def parse(
-    config: C,
-    args: Sequence[str] | None = None,
-    *,
-    prog: str | None = None,
-    environment: Mapping[str, str] | None = None,
-) -> Flags[C]:
+def parse(config: C, args: Sequence[str] | None = None, *, prog: str | None = None) -> Flags[C]:
     """Apply command-line flags to the config of a script.
 
     Args:
         config: values of the fields that no flag sets.
         args: the command line; this process's own when None.
         prog: name in `--help`; the script's own when None.
-        environment: of the process; this process's own when None.
 
     Raises:
         SystemExit: code 2 and a message on stderr for a wrong flag or value, code 0 after `--help`.
     """
     prog = prog or Path(sys.argv[0]).name
-    environment = os.environ if environment is None else environment
     try:
         given, notes = normalized(sys.argv[1:] if args is None else args, config)
-        default, precision = config, launchers.precision(environment)
+        default, precision = config, launchers.precision(os.environ)
         if precision is not None:
             default = config.replace(precision=precision)
             notes += (f"precision={precision} from accelerate launch; a flag overrides it",)
-        notes += tuple(launchers.notes(environment))
+        notes += tuple(launchers.notes(os.environ))
     except ConfigError as error:
         _refuse(prog, error)
     about = "Flags override the values in the script; dashes and underscores are the same."
@@ -91,7 +83,7 @@ def parse(
         earlier = config.values_before({*known, *config.model_fields_set, *named})
         values |= earlier
         notes += tuple(f"{name}={value!r}, as in the run that is resumed" for name, value in earlier.items())
-    steered = {} if resume_from is None or RUN_DIR_VARIABLE in environment else steered_values(expanded(resume_from))
+    steered = {} if resume_from is None or RUN_DIR_VARIABLE in os.environ else steered_values(expanded(resume_from))
     steered = {name: value for name, value in steered.items() if name not in named}  # the launcher gives them as flags
     values |= steered
     # A run recorded with these epochs and a cap keeps it: its flags meant that.

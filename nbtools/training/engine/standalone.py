@@ -17,6 +17,7 @@ import torch
 from nbtools import __version__
 from nbtools.config import Launch
 from nbtools.errors import DataError, LaunchError, ProjectError
+from nbtools.machine.processes import happens_within
 from nbtools.project import Project
 from nbtools.recipes import recipe_of
 from nbtools.rundir import secret_values
@@ -95,14 +96,13 @@ def check_shared(ranks: Ranks, files: RunDir) -> None:
 
 def _appears(path: Path) -> bool:
     """Whether a file of another node appears here; network file systems show it after a moment."""
-    deadline = time.monotonic() + _APPEARS_WITHIN_S
-    while True:
+
+    def is_there() -> bool:
         with contextlib.suppress(OSError):
-            if path in path.parent.iterdir():
-                return True
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(0.2)
+            return path in path.parent.iterdir()
+        return False
+
+    return happens_within(is_there, _APPEARS_WITHIN_S)
 
 
 def own_project() -> Project:

@@ -158,7 +158,7 @@ class Worker:
 
         def open_outputs() -> None:
             root, retry = self.project.root, self._saver.retries.may_retry
-            self._outputs = Outputs(self.files, self.config, root, self.device, self.say, retry)
+            self._outputs = Outputs(self.files, self.config, root, self.say, retry)
             self._log.mirror = self._outputs.add_row
 
         self.ranks.from_main(open_outputs)

@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any
 
 import orjson
-import torch
 
 from nbtools.config import TrainConfig
 from nbtools.errors import ConfigError, NbtoolsError, Say, shown
@@ -50,13 +49,7 @@ class Outputs:
     """Mirrors metric rows, and writes the outputs at the end; on rank 0 only."""
 
     def __init__(
-        self,
-        files: RunDir,
-        config: TrainConfig,
-        root: Path,
-        device: torch.device,
-        say: Say,
-        may_retry: Callable[[str, OSError], bool] = lambda what, error: False,
+        self, files: RunDir, config: TrainConfig, root: Path, say: Say, may_retry: Callable[[str, OSError], bool]
     ) -> None:
         """Check the outputs of the config; ConfigError if `save_dir` cannot be written, or a package is missing.
 

@@ -17,7 +17,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -117,7 +117,7 @@ def downloaded_once(
     return made
 
 
-class Spool:
+class Spool(contextlib.AbstractContextManager["Spool"]):
     """Documents in an unnamed temporary file, for several passes with one document in memory.
 
     Whole documents are held out for evaluation and test, as in `split.divide`. The source may change
@@ -142,9 +142,6 @@ class Spool:
                 self.lengths_N.append(len(document))
                 self._sizes_N.append(len(data))
             stack.pop_all()  # success: the file stays open
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(self, *_: object) -> None:
         self._file.close()
@@ -183,7 +180,7 @@ class Spool:
         return DataDigest(self._digest.hexdigest(), size)
 
 
-class WordCounts:
+class WordCounts(contextlib.AbstractContextManager["WordCounts"]):
     """Exact counts of any number of different words: in memory, and beyond a limit in a database on disk."""
 
     def __init__(self, folder: Path | None = None) -> None:
@@ -193,9 +190,6 @@ class WordCounts:
             # No other process opens it, and some file systems have no locks.
             self._on_disk = sqlite3.connect(f"{Path(file.name).as_uri()}?nolock=1", uri=True, isolation_level=None)
             self._on_disk.executescript(_COUNTED_ON_DISK)
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(self, *_: object) -> None:
         self._on_disk.close()

@@ -88,7 +88,7 @@ def test_the_words_of_run_multi_gpu_training_sh_become_flags(project: Project) -
     assert (done.returncode, done.stderr) == (0, "")
     processes, script, *flags = done.stdout.splitlines()
     assert (processes, script) == ("--nproc-per-node=8", "scripts/fresh.py")
-    config = parse(MLMPretrainingConfig(), flags, environment={}).config
+    config = parse(MLMPretrainingConfig(), flags).config
     values = (config.dataset, config.batch_size, config.epochs, config.learning_rate, config.streaming)
     assert values == ("hf", 32, 5, 3e-5, True)
     assert config.min_words == 7
@@ -117,7 +117,7 @@ def test_the_word_of_run_ddp_training_sh_sets_processes_and_epochs(
 ) -> None:
     given, _, *flags = run_sh(project, "llm_gan", "test", word, "--batch_size", "16").stdout.splitlines()
     assert given == f"--nproc-per-node={processes}"
-    config = parse(LLMGANConfig(), flags, environment={}).config
+    config = parse(LLMGANConfig(), flags).config
     assert (config.epochs, config.batch_size) == (epochs, 16)
 
 

@@ -183,17 +183,24 @@ def test_what_old_launchers_pass_is_ignored_with_a_note(rank: str, switch: str) 
     ],
 )
 def test_a_flag_counts_more_than_accelerate_and_accelerate_more_than_the_script(
-    asked: str, args: list[str], script: Any, precision: str
+    asked: str, args: list[str], script: Any, precision: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    flags = parse(CONFIG.replace(precision=script), args, environment={"ACCELERATE_MIXED_PRECISION": asked})
+    monkeypatch.setenv("ACCELERATE_MIXED_PRECISION", asked)
+    flags = parse(CONFIG.replace(precision=script), args)
     assert flags.config.precision == precision
     assert ("precision" in flags.overridden) == (precision != script)
     assert any("accelerate" in note for note in flags.notes) == (asked != "no")
 
 
-def test_a_precision_of_accelerate_that_is_not_there_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_accelerate_asks_for_and_nbtools_lacks_is_ignored_with_a_note_or_refused(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ACCELERATE_USE_FSDP", "true")
+    (note,) = parse(CONFIG, []).notes
+    assert "FSDP" in note and "ignored" in note
+    monkeypatch.setenv("ACCELERATE_MIXED_PRECISION", "fp8")
     with pytest.raises(SystemExit) as ended:
-        parse(CONFIG, [], environment={"ACCELERATE_MIXED_PRECISION": "fp8"})
+        parse(CONFIG, [])
     assert ended.value.code == 2
     assert "ACCELERATE_MIXED_PRECISION='fp8': must be no, fp16 or bf16" in capsys.readouterr().err
 
@@ -215,11 +222,6 @@ def test_a_switch_of_compression_agrees_with_its_interval_or_is_refused(capsys: 
         with pytest.raises(SystemExit):
             parse(plain, args)
         assert said in capsys.readouterr().err
-
-
-def test_sharding_that_accelerate_asks_for_is_said_to_be_ignored() -> None:
-    (note,) = parse(CONFIG, [], environment={"ACCELERATE_USE_FSDP": "true"}).notes
-    assert "FSDP" in note and "ignored" in note
 
 
 def test_accelerate_s_cpu_is_obeyed(monkeypatch: pytest.MonkeyPatch) -> None:

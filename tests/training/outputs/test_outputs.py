@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 from transformers import AutoModelForMaskedLM, AutoTokenizer
 
 from nbtools.errors import ConfigError
@@ -27,8 +26,6 @@ from nbtools.training.outputs.outputs import Outputs, checked_save_dir
 from nbtools.training.process.signals import StopRequest
 
 from trainings import by_hand
-
-CPU = torch.device("cpu")
 
 
 def tree(folder: Path) -> set[str]:
@@ -124,7 +121,7 @@ def test_large_files_are_links_to_the_checkpoint_where_that_works(
     (saved / "model.safetensors").write_bytes(large)
     (saved / "config.json").write_text("{}")
     write_json(files.checkpoint(1) / "manifest.json", {"step": 1, "time": 1.0, "metrics": {}, "files": {"x": {}}})
-    Outputs(files, MLMPretrainingConfig(), project.root, CPU, print).place_model()
+    Outputs(files, MLMPretrainingConfig(), project.root, print, lambda *_: False).place_model()
     assert (handed / "model.safetensors").read_bytes() == large
     assert (saved / "model.safetensors").samefile(handed / "model.safetensors") is has_links
     assert not (saved / "config.json").samefile(handed / "config.json"), "an edited one changes no checkpoint"
@@ -180,7 +177,7 @@ def test_a_training_without_a_checkpoint_hands_over_no_model(
 ) -> None:
     files = RunDir.create(project.runs, "x")
     files.lock.touch()
-    Outputs(files, MLMPretrainingConfig(), project.root, CPU, print).hand_over(draws=False)
+    Outputs(files, MLMPretrainingConfig(), project.root, print, lambda *_: False).hand_over(draws=False)
     assert "no checkpoint was saved" in capsys.readouterr().out
     assert tree(files.outputs) == {"training_history.json"}
 
@@ -283,7 +280,7 @@ def test_outputs_are_not_written_through_a_linked_folder(
         with pytest.raises(OSError, match="does not replace files of others"):
             outputs._copy(files.outputs, project.root / "out", "run")
     else:
-        Outputs(files, MLMPretrainingConfig(), project.root, CPU, print).place_model()
+        Outputs(files, MLMPretrainingConfig(), project.root, print, lambda *_: False).place_model()
         assert "is a link, which nbtools does not follow" in capsys.readouterr().out
     assert {path: path.read_bytes() for path in (project.root / "home").iterdir()} == before
 
