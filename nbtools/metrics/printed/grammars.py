@@ -235,6 +235,8 @@ def _counter(scan: LineScan, number: Number) -> bool:
     """A number with the name of a counter."""
     if number.rank is None or (number.text.endswith(".") and number.is_explicit):
         return False
+    if number.follows[:1].isalpha():  # step: 3ms, step:10K
+        return True
     if not number.is_whole and number.rank != EPOCH:
         return False
     scan.split = split_of(number.words, scan.split)

@@ -170,7 +170,8 @@ class StepCounters:
             has_fallen = n < line.last and line.num_falls == loop.num_falls and n <= loop.first + loop.interval
             is_later = self._epoch > loop.epoch
             loop.first = min(loop.first, n)
-            is_behind = n < loop.last or n == line.last  # another statement may print the same step
+            is_over = not line.is_bar or n + max(loop.interval, 1) > (total or 0)  # a bar of epochs is drawn again in its middle
+            is_behind = n < loop.last or (n == line.last and is_over)  # another statement may print the same step
             if has_fallen or (is_later and is_behind and line.num_falls != loop.num_falls + 1 and line.last >= 0):
                 passed = max(int(self._epoch - loop.epoch), 1) if is_later else 1
                 size = total or loop.total
