@@ -79,12 +79,6 @@ class Reading:
     is_cell: bool = False
     """Whether it is one line of a box, which ends with a border and is a row as a whole."""
 
-    def with_others(self, other: "Reading") -> "Reading":
-        """Return this reading with the values of another one for numbers that it leaves out."""
-        known = (*self.values, *self.counters)
-        taken = {slot.start for each in known for slot in (each, each.total) if slot is not None}
-        return replace(self, values=(*self.values, *(slot for slot in other.values if slot.start not in taken)))
-
 
 def read_line(line: str) -> Reading | None:
     """Return what a folded line says; None if it is none of the forms."""
@@ -180,10 +174,6 @@ class LineScan:
         is_uncertain = self.num_loose > 4 or all(counter.rank in (UNNAMED, LEADING) for counter in counters)
         if not values and is_uncertain and not is_bar:
             return None
-        context = [word for word in self.context if word]
-        after = split_of(context[len(head) :], None)
-        if not is_bar and after not in (None, first_split(line)):
-            head = context  # validation loss at iteration 100 on test set
         if line.startswith("* ") and split is None:
             split = "eval"
         if _SAMPLES.search(line):

@@ -200,8 +200,8 @@ class PrintedRows:
         if place is not None:
             first, self._behind = self._behind, None
             if before and plan.statement.behind and first and first[0].statement is plan.statement:
-                first[0].add(first[1], before, first[2], self._attempt)
-            plan.add(numbers, place, end, self._attempt)
+                first[0].add(first[1], before, first[2], self._attempt, self.steps.num_trials)
+            plan.add(numbers, place, end, self._attempt, self.steps.num_trials)
         elif plan.statement.behind:
             self._behind = plan, numbers, end
         elif plan.statement.is_unsure:

@@ -66,10 +66,10 @@ class LinePlan:
         """Whether its lines say anything."""
         return self.expression is not None or self.header is not None or self.is_border or self.split is not None
 
-    def add(self, numbers: Sequence[float], place: Position, end: int, attempt: int) -> None:
+    def add(self, numbers: Sequence[float], place: Position, end: int, attempt: int, trial: int) -> None:
         """Add the numbers of one line to its curves."""
         for group, curve in self.curves:
-            curve.add(*place, numbers[group], end, attempt)
+            curve.add(*place, numbers[group], end, attempt, trial)
 
     def numbers(self, lines: Sequence[str]) -> Sequence[Sequence[float]]:
         """Return the numbers of lines of its shape."""
@@ -116,7 +116,7 @@ class LinePlans:
                 own = next((pattern.text for pattern in self._exact if pattern.values(folded(line))), "")
                 plan = self._plans.get(f"{key}\n{own}") or self._new(line, f"{key}\n{own}")
             if plan.header is not None:
-                self._below(plan.header, self._split)
+                self._below(plan.header or None, self._split)
             elif plan.split is not None or (self._split and plan.statement is not None and plan.statement.counter):
                 self._below(self._header, plan.split)
             yield plan
@@ -174,7 +174,7 @@ class LinePlans:
         numbers = {start for start, *_ in numbers_in(text)}  # no part of a time
         found = replace(own[0][1], values=tuple(slot for slot in own[0][1].values if slot.start in numbers))
         if reading is not None and reading.values and reading.counters:
-            return reading.with_others(found)
+            return reading
         if reading is not None and len(found.values) < len(reading.values):
             return reading
         return replace(found, split=reading.split if reading else split_of(text.split()[:1], None))
