@@ -104,7 +104,7 @@ class LogMetrics:
         unused = [
             f"pattern {pattern.text!r} matches no line"
             for pattern, source in self._patterns
-            if source == "pattern" and self._tail.position and not any(pattern.values(k.example) for k in self.kinds)
+            if source == "pattern" and self._tail.position and pattern.text not in self._rows.plans.used
         ]
         return "; ".join([*([self._error] if self._error else []), *self._bad, *unused])
 

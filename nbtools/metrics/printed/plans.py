@@ -92,6 +92,8 @@ class LinePlans:
         self._patterns = [*patterns, *((pattern, "grammar") for pattern in KNOWN_LINES)]
         self._exact = [pattern for pattern, _ in self._patterns if pattern.has_digits]
         self._curves = curves
+        self.used = set[str]()
+        """The patterns that a line matches."""
         self._every: dict[tuple[tables.Header | None, str | None], dict[str, LinePlan]] = {}
         self._statements: dict[str, Statement] = {}
         self._binary = LineKind("", "")
@@ -163,7 +165,11 @@ class LinePlans:
         return LinePlan(kind, split=split if split is None or len(words) == 1 else UNSURE)
 
     def _reading(self, text: str) -> Reading | None:
-        own = [(source, found) for pattern, source in self._patterns if (found := of_pattern(pattern, text, source))]
+        own = []
+        for pattern, source in self._patterns:
+            if found := of_pattern(pattern, text, source):
+                own.append((source, found))
+                self.used.add(pattern.text)
         first = next((found for source, found in own if source != "template"), None)
         if first is not None:
             return first
