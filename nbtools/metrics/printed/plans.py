@@ -98,8 +98,6 @@ class LinePlans:
         self._statements: dict[str, Statement] = {}
         self._binary = LineKind("", "")
         """Lines that are no text; nothing of them is looked for."""
-        self._fractional: set[str] = set()
-        """Heads of statements that print epochs as 0.25."""
         self._below(None, None)
 
     def _below(self, header: tables.Header | None, split: str | None) -> None:
@@ -240,8 +238,6 @@ class LinePlans:
         if (known := self._statements.get(key)) is not None:
             return known
         is_epoch = counter is None and epoch is not None
-        if is_epoch and epoch is not None and "." in text[epoch.start : epoch.end - 1]:
-            self._fractional.add(reading.head)  # of other lines of the statement, 1.0 may be printed as 1
         unit: Unit = "epoch" if is_epoch else "sample" if chosen is not None and chosen.name == "samples" else "step"
         name = None if chosen is None else chosen.name or ("" if chosen.rank == LEADING else "n/N")
         own = self._statements[key] = Statement(
@@ -253,7 +249,7 @@ class LinePlans:
             is_bar=reading.is_bar,
             is_plain=all(text[each.start : each.end].isdecimal() for each in reading.values),
             is_whole_run=chosen is not None and chosen.rank == 0,
-            has_fractions=is_epoch and reading.head in self._fractional,
+            has_fractions=is_epoch and epoch is not None and "." in text[epoch.start : epoch.end - 1],
         )
         return own
 

@@ -15,6 +15,13 @@ def test_a_number_that_rises_from_line_to_line_is_proposed_as_the_step() -> None
     assert counters_in("epoch 3 iter 20 | 0.5", []) == {0: "epoch", 1: "step"}, "by their names"
 
 
+def test_a_pattern_of_a_click_keeps_the_total_of_its_counter_and_no_padding() -> None:
+    line = "epoch 3 [ 20/400 ( 5%)] loss 0.5"
+    text = "epoch {epoch} [ {step}/{total_step} ({_}%)] loss {train/loss}"
+    assert Pattern.of(line, names_in(line, ())).text == text
+    assert [*find(Pattern(text), [line]).curves] == ["train/loss"]
+
+
 @pytest.mark.parametrize(
     ("line", "index", "name"),
     [
