@@ -123,7 +123,6 @@ class LineScan:
         self.context: list[str] = []
         self.head: list[str] | None = None
         self.num_loose = 0
-        self.is_after_unread = False
         self._scan()
 
     def _scan(self) -> None:
@@ -152,14 +151,12 @@ class LineScan:
         self.split = split_of(number.others, self.split)
         self.context += number.others
         if any(form(self, number) for form in _NAMED):
-            self.is_after_unread = False
             if self.head is None and (self.values or self.counters):
                 before_bar = _WORD.findall(self.line[: self.bar_at])
                 self.head = before_bar if self.bar_at > 0 else [word for word in self.context if word]
             return
         self.num_loose += len(number.words)
         self.context += number.words
-        self.is_after_unread = True
 
     def reading(self) -> Reading | None:
         """Return what the line says; None if it is prose, or has neither a value nor a counter."""
@@ -271,8 +268,6 @@ def _value(scan: LineScan, number: Number) -> bool:
     """A number whose words name a measured value."""
     if number.slot.start <= scan.bar_at and number.is_whole:
         return False
-    if scan.is_after_unread and re.match(r" [^\W\d]", number.gap):
-        return False
     is_cell = number.gap.startswith(" | ") and number.follows[:2] in (" |", "")
     unit = found[0].strip() if (found := _AFTER.match(scan.line, number.slot.end)) else None
     if not is_metric(number.words, unit, is_whole=number.is_whole, is_explicit=number.is_explicit or is_cell):
@@ -282,7 +277,6 @@ def _value(scan: LineScan, number: Number) -> bool:
     if split_of(number.words, scan.split) not in (scan.split, "train"):
         scan.split = ""  # val acc 0.7 loss 0.5
     scan.listed = (name, 1) if number.is_listed else ("", 0)
-    scan.context.append("")
     return True
 
 
@@ -333,11 +327,11 @@ def is_metric(words: list[str], unit: str | None, *, is_whole: bool, is_explicit
     """Whether the words before a number name it as a measured value."""
     if not words or len(words) > _MAX_NAME_WORDS or not re.search(r"[^\W\d_]", words[-1]):
         return False
-    if words[-1].lower() in NO_METRICS:
+    if words[-1].lower() in NO_METRICS or _STOPS.fullmatch(words[-1].lower()):
         return False
     if is_explicit:
         return "\\" not in words[-1] and not words[-1].endswith((".py", ".cc", ".cpp"))
-    if unit not in (None, "%") or len(words) > 3 or _STOPS.fullmatch(words[-1].lower()):
+    if unit not in (None, "%") or len(words) > 3:
         return False
     return not is_whole or "@" in words[-1] or bool(re.fullmatch(r"[a-z]+_\w+|mfu|ppl|PPL", words[-1]))
 

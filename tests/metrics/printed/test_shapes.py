@@ -25,7 +25,7 @@ from nbtools.metrics.printed.shapes import folded, numbers_in, shape_of
         "2026-01-02 10:00:00 | INFO | train_inner | step 5: loss 0.5",
         "2026-01-02 10:00:00.123 | INFO     | __main__:train:45 - step 5: loss 0.5",
         "I0102 10:00:00.123456 139712 train.py:123] step 5: loss 0.5",
-        "[10:00:00] INFO     step 5: loss 0.5          train.py:45",
+        "[10:00:00] INFO     step 5: loss 0.5",
         "[rank0]:step 5: loss 0.5",
         "[default0]:[10:00:00] step 5: loss 0.5",
         "[1,0]<stdout>:step 5: loss 0.5",
