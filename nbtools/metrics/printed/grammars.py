@@ -153,7 +153,7 @@ class LineScan:
         if any(form(self, number) for form in _NAMED):
             if self.head is None and (self.values or self.counters):
                 before_bar = _WORD.findall(self.line[: self.bar_at])
-                self.head = before_bar if self.bar_at > 0 else [word for word in self.context if word]
+                self.head = before_bar if self.bar_at > 0 else [*self.context]
             return
         self.num_loose += len(number.words)
         self.context += number.words
@@ -327,11 +327,11 @@ def is_metric(words: list[str], unit: str | None, *, is_whole: bool, is_explicit
     """Whether the words before a number name it as a measured value."""
     if not words or len(words) > _MAX_NAME_WORDS or not re.search(r"[^\W\d_]", words[-1]):
         return False
-    if words[-1].lower() in NO_METRICS or _STOPS.fullmatch(words[-1].lower()):
+    if words[-1].lower() in NO_METRICS:
         return False
     if is_explicit:
         return "\\" not in words[-1] and not words[-1].endswith((".py", ".cc", ".cpp"))
-    if unit not in (None, "%") or len(words) > 3:
+    if unit not in (None, "%") or len(words) > 3 or _STOPS.fullmatch(words[-1].lower()):
         return False
     return not is_whole or "@" in words[-1] or bool(re.fullmatch(r"[a-z]+_\w+|mfu|ppl|PPL", words[-1]))
 
