@@ -177,10 +177,9 @@ class StepCounters:
             is_over = not line.is_bar or n + max(loop.interval, 1) > (total or 0)
             is_behind = n < loop.last or (n == line.last and is_over)  # another statement may print the same step
             if has_fallen or (is_later and is_behind and line.num_falls != loop.num_falls + 1 and line.last >= 0):
-                passed = max(int(self._epoch - loop.epoch), 1) if is_later else 1
                 size = total or loop.total
                 ends = loop if loop.last - line.last < line.interval else line  # another line has the running total
-                loop.base += size * passed if size else ends.last + max(ends.interval, n, 1) - n
+                loop.base += size if size else ends.last + max(ends.interval, n, 1) - n
                 loop.num_falls += 1
                 loop.last = n
             loop.epoch = self._epoch
