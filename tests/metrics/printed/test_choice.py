@@ -54,11 +54,7 @@ def test_a_pattern_says_how_many_lines_it_matches_and_what_counts(text: str, sai
     assert str(find(Pattern(text), [*LINES, "batch 7"])).startswith(said)
 
 
-def test_a_pattern_that_matches_every_line_says_so() -> None:
-    found = find(Pattern("turn {_}: {train/x} in {_}"), LINES)
-    assert str(found).startswith("Every line of the last 60 lines matches: ")
-
-
-def test_a_counter_that_falls_is_said_to_start_over() -> None:
-    found = find(Pattern("at {step}: {train/loss}"), [f"at {i % 5}: 0.5" for i in range(10)])
-    assert str(found).endswith("step counts from 0 to 4; where it falls, it starts over.")
+def test_a_pattern_that_matches_every_line_and_a_counter_that_falls_are_said() -> None:
+    found = str(find(Pattern("at {step}: {train/loss}"), [f"at {i % 5}: 0.5" for i in range(10)]))
+    assert found.startswith("Every line of the last 10 lines matches: ")
+    assert found.endswith("step counts from 0 to 4; where it falls, it starts over.")

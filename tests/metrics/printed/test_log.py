@@ -178,27 +178,22 @@ def test_settings_of_repeated_trainings_are_no_curves(log: Path) -> None:
 
 def test_rows_without_any_counter_are_drawn_only_by_a_template_or_a_pattern(log: Path) -> None:
     text = "loss: 1.5\nloss: 1.25\nloss: 1.2\n"
-    assert curves_of(log, text) == {}
     by_order = {"train/loss": ("row", [1, 2, 3], [1.5, 1.25, 1.2])}
+    assert curves_of(log, text) == {}
     assert curves_of(log, text, templates=["loss: {loss}"]) == by_order
     assert curves_of(log, text, ["loss: {loss}"]) == by_order
 
 
-def test_drawn_curve_is_taken_away_when_it_turns_out_to_be_none(log: Path) -> None:
-    log.write_text("".join(f"epoch {n} eval/tau {0.5}\n" for n in range(3)))
-    metrics = LogMetrics(log)
-    assert [*metrics.history] == ["eval/tau"]
-    with log.open("a") as file:
-        file.write("".join(f"epoch {n} eval/tau 0.5\n" for n in range(3, 6)))
-    assert [*metrics.history] == []
+CONSTANT = [f"epoch {n} eval/tau 0.5\n" for n in range(6)]
+CONTRADICTED = ["[0/8] loss 3.5\n", "[1/8] loss 2.5\n", "[1/9] loss 1.5\n", "[1/10] loss 1.25\n"]
 
 
-def test_drawn_curve_of_a_counter_that_is_contradicted_is_taken_away(log: Path) -> None:
-    log.write_text("[0/8] loss 3.5\n[1/8] loss 2.5\n")
+@pytest.mark.parametrize("lines", [CONSTANT, CONTRADICTED])
+def test_drawn_curve_is_taken_away_when_it_turns_out_to_be_none(log: Path, lines: list[str]) -> None:
+    log.write_text("".join(lines[: len(lines) // 2]))
     metrics = LogMetrics(log)
-    assert [*metrics.history] == ["train/loss"]
-    with log.open("a") as file:
-        file.write("[1/9] loss 1.5\n[1/10] loss 1.25\n")
+    assert len([*metrics.history]) == 1
+    log.write_text("".join(lines))
     assert [*metrics.history] == []
 
 
@@ -230,17 +225,13 @@ def test_pattern_of_the_user_comes_before_everything_else(log: Path) -> None:
     assert curves_of(log, text) == {"train/loss": ("step", [3, 4], [7.5, 7.1])}
 
 
-def test_template_reads_what_no_grammar_reads(log: Path) -> None:
+def test_template_reads_what_no_grammar_reads_and_adds_nothing_to_other_lines(log: Path) -> None:
     text = "".join(f"at {n} we saw {1 / n:.3f} nats\n" for n in range(1, 4))
+    templates = ["at {step} we saw {nll} nats", "step {step} loss {loss} ({mean})"]
     assert curves_of(log, text) == {}
-    assert curves_of(log, text, templates=["at {step} we saw {nll} nats"]) == {
-        "nll": ("step", [1, 2, 3], [1.0, 0.5, 0.333])
-    }
-
-
-def test_template_adds_nothing_to_a_line_that_a_grammar_reads(log: Path) -> None:
+    assert curves_of(log, text, templates=templates) == {"nll": ("step", [1, 2, 3], [1.0, 0.5, 0.333])}
     text = "step 1 loss 1.5 (1.7)\nstep 2 loss 1.2 (1.6)\n"
-    assert [*curves_of(log, text, templates=["step {step} loss {loss} ({mean})"])] == ["train/loss"]
+    assert [*curves_of(log, text, templates=templates)] == ["train/loss"]
 
 
 def test_kinds_say_what_reads_each_line_and_what_counts(log: Path) -> None:

@@ -19,7 +19,6 @@ from nbtools.metrics.printed.shapes import folded, numbers_in, shape_of
         "[2026-01-02 10:00:00,123] [INFO] [logging.py:96:log_dist] [Rank 0] step 5: loss 0.5",
         "[2026-01-02 10:00:00,123][__main__][INFO] - step 5: loss 0.5",
         "INFO:root:step 5: loss 0.5",
-        "INFO:__main__:step 5: loss 0.5",
         "[01/02 10:00:00 d2.utils.events]: step 5: loss 0.5",
         "01/02 10:00:00 - mmengine - INFO - step 5: loss 0.5",
         "2026-01-02 10:00:00 | INFO | train_inner | step 5: loss 0.5",
