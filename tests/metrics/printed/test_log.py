@@ -70,11 +70,6 @@ def log(tmp_path: Path) -> Path:
             {"train/loss": ("epoch", [0, 1], [1.5, 1.2]), "train/learning_rate": ("epoch", [0, 1], [0.1, 0.05])},
         ),
         (
-            "| time/ | |\n| total_timesteps | 64 |\n| train/ | |\n| loss | 1.5 |\n-------\n"
-            "| time/ | |\n| total_timesteps | 128 |\n| train/ | |\n| loss | 1.25 |\n-------\n",
-            {"train/loss": ("step", [64, 128], [1.5, 1.25])},
-        ),
-        (
             "step 1 loss 1.5 acc 0.1\npsnr: 31.2 best 31.2\nTest: bpb 1.5 loss 2.5\n"
             "step 2 loss 1.2 acc 0.2\npsnr: 31.4 best 31.4\nTest: bpb 1.4 loss 2.4\n"
             "step 3 loss 1.1 acc 0.3\npsnr: 31.5 best 31.5\nTest: bpb 1.3 loss 2.3\n",
