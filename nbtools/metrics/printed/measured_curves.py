@@ -17,6 +17,7 @@ _POINT: Final = np.dtype([("step", "=i8"), ("value", "=f8"), ("place", "=i8"), (
 _pack = struct.Struct("=qdqq").pack
 _FIRST_CLOCK_S: Final = 1e9
 """Values that rise from here on are Unix times, in seconds or in parts of them."""
+_CLOCKS: Final = ("time", "elapsed", "seconds")
 _MOST_KEPT: Final = 10_000
 """Points of a curve from which on nothing that follows takes it away."""
 
@@ -140,8 +141,8 @@ class PrintedCurve:
     @property
     def is_clock(self) -> bool:
         """Whether the values only rise and are times, by their size or name."""
-        is_time = self.seen.first[1] > _FIRST_CLOCK_S or self.name.endswith(("time", "elapsed", "seconds"))
-        return is_time and self.seen.is_rising
+        seen = self.seen
+        return seen.is_rising and (seen.first[1] > _FIRST_CLOCK_S or self.name.endswith(_CLOCKS))
 
     @property
     def is_measured(self) -> bool:
