@@ -42,7 +42,8 @@ def find(pattern: Pattern, lines: Sequence[str]) -> Found:
     """Return what a pattern finds in folded lines."""
     rows = [row for line in lines if (row := pattern.values(line)) is not None]
     counter = min((name for name in pattern.names if name in COUNTERS), key=lambda name: COUNTERS[name], default="")
-    curves = {name: [row[name] for row in rows] for name in pattern.names if name not in (*COUNTERS, "time")}
+    drawn = (name for name in pattern.names if name not in (*COUNTERS, "time") and not name.startswith("total_"))
+    curves = {name: [row[name] for row in rows] for name in drawn}
     return Found(len(lines), len(rows), curves, counter, [row[counter] for row in rows] if counter else [])
 
 
@@ -55,7 +56,10 @@ def names_in(line: str, patterns: Sequence[Pattern]) -> dict[int, str]:
     if (reading := read_line(line)) is None:
         return {}
     counters = sorted(reading.counters, key=lambda counter: -counter.rank)  # of several steps, the best comes last
-    named = {"epoch" if each.rank == EPOCH else "step": each.start for each in counters}
+    named: dict[str, int] = {}
+    for each in counters:
+        name = "epoch" if each.rank == EPOCH else "step"
+        named |= {name: each.start} | ({f"total_{name}": each.total.start} if each.total else {})
     named |= {metric_of(slot.name, slot.split or reading.split): slot.start for slot in reading.values}
     return {starts[start]: name for name, start in named.items()}
 

@@ -79,12 +79,6 @@ class Reading:
     is_cell: bool = False
     """Whether it is one line of a box, which ends with a border and is a row as a whole."""
 
-    def with_others(self, other: "Reading") -> "Reading":
-        """Return this reading with the values of another one for numbers that it leaves out."""
-        known = (*self.values, *self.counters)
-        taken = {slot.start for each in known for slot in (each, each.total) if slot is not None}
-        return replace(self, values=(*self.values, *(slot for slot in other.values if slot.start not in taken)))
-
 
 def read_line(line: str) -> Reading | None:
     """Return what a folded line says; None if it is none of the forms."""
@@ -129,7 +123,6 @@ class LineScan:
         self.context: list[str] = []
         self.head: list[str] | None = None
         self.num_loose = 0
-        self.is_after_unread = False
         self._scan()
 
     def _scan(self) -> None:
@@ -158,14 +151,12 @@ class LineScan:
         self.split = split_of(number.others, self.split)
         self.context += number.others
         if any(form(self, number) for form in _NAMED):
-            self.is_after_unread = False
             if self.head is None and (self.values or self.counters):
                 before_bar = _WORD.findall(self.line[: self.bar_at])
-                self.head = before_bar if self.bar_at > 0 else [word for word in self.context if word]
+                self.head = before_bar if self.bar_at > 0 else [*self.context]
             return
         self.num_loose += len(number.words)
         self.context += number.words
-        self.is_after_unread = True
 
     def reading(self) -> Reading | None:
         """Return what the line says; None if it is prose, or has neither a value nor a counter."""
@@ -180,10 +171,6 @@ class LineScan:
         is_uncertain = self.num_loose > 4 or all(counter.rank in (UNNAMED, LEADING) for counter in counters)
         if not values and is_uncertain and not is_bar:
             return None
-        context = [word for word in self.context if word]
-        after = split_of(context[len(head) :], None)
-        if not is_bar and after not in (None, first_split(line)):
-            head = context  # validation loss at iteration 100 on test set
         if line.startswith("* ") and split is None:
             split = "eval"
         if _SAMPLES.search(line):
@@ -235,6 +222,8 @@ def _counter(scan: LineScan, number: Number) -> bool:
     """A number with the name of a counter."""
     if number.rank is None or (number.text.endswith(".") and number.is_explicit):
         return False
+    if number.follows[:1].isalpha():  # step: 3ms, step:10K
+        return True
     if not number.is_whole and number.rank != EPOCH:
         return False
     scan.split = split_of(number.words, scan.split)
@@ -279,8 +268,6 @@ def _value(scan: LineScan, number: Number) -> bool:
     """A number whose words name a measured value."""
     if number.slot.start <= scan.bar_at and number.is_whole:
         return False
-    if scan.is_after_unread and re.match(r" [^\W\d]", number.gap):
-        return False
     is_cell = number.gap.startswith(" | ") and number.follows[:2] in (" |", "")
     unit = found[0].strip() if (found := _AFTER.match(scan.line, number.slot.end)) else None
     if not is_metric(number.words, unit, is_whole=number.is_whole, is_explicit=number.is_explicit or is_cell):
@@ -290,7 +277,6 @@ def _value(scan: LineScan, number: Number) -> bool:
     if split_of(number.words, scan.split) not in (scan.split, "train"):
         scan.split = ""  # val acc 0.7 loss 0.5
     scan.listed = (name, 1) if number.is_listed else ("", 0)
-    scan.context.append("")
     return True
 
 

@@ -104,7 +104,7 @@ class LogMetrics:
         unused = [
             f"pattern {pattern.text!r} matches no line"
             for pattern, source in self._patterns
-            if source == "pattern" and self._tail.position and not any(pattern.values(k.example) for k in self.kinds)
+            if source == "pattern" and self._tail.position and pattern.text not in self._rows.plans.used
         ]
         return "; ".join([*([self._error] if self._error else []), *self._bad, *unused])
 
@@ -200,8 +200,8 @@ class PrintedRows:
         if place is not None:
             first, self._behind = self._behind, None
             if before and plan.statement.behind and first and first[0].statement is plan.statement:
-                first[0].add(first[1], before, first[2], self._attempt)
-            plan.add(numbers, place, end, self._attempt)
+                first[0].add(first[1], before, first[2], self._attempt, self.steps.num_trials)
+            plan.add(numbers, place, end, self._attempt, self.steps.num_trials)
         elif plan.statement.behind:
             self._behind = plan, numbers, end
         elif plan.statement.is_unsure:

@@ -17,6 +17,7 @@ _POINT: Final = np.dtype([("step", "=i8"), ("value", "=f8"), ("place", "=i8"), (
 _pack = struct.Struct("=qdqq").pack
 _FIRST_CLOCK_S: Final = 1e9
 """Values that rise from here on are Unix times, in seconds or in parts of them."""
+_CLOCKS: Final = ("time", "elapsed", "seconds")
 _MOST_KEPT: Final = 10_000
 """Points of a curve from which on nothing that follows takes it away."""
 
@@ -34,13 +35,16 @@ class Evidence:
     """Whether the values grow in proportion to the step, as a percentage does."""
     is_changing: bool = False
     """Whether values of different steps differ."""
+    is_setting: bool = True
+    """Whether the values only change where the epochs start over."""
+    trial: int = 0
     num_steps: int = 0
     num_piled: int = 0
     """Points that fall on the step of the point before with another value: of classes, or of ranks."""
     first: tuple[int, float] = (0, 0.0)
     last: tuple[int, float] = (0, 0.0)
 
-    def take(self, step: int, value: float, *, is_bar: bool, is_certain: bool) -> None:
+    def take(self, step: int, value: float, trial: int, *, is_bar: bool, is_certain: bool) -> None:
         """Take a point into account; of a bar, the last drawing of a step counts.
 
         `is_certain` tells that nothing but the number of steps, and of points on one step, can matter any more.
@@ -48,6 +52,8 @@ class Evidence:
         is_new = step != self.last[0] or not self.num_steps
         self.num_piled += not is_new and value != self.last[1] and not is_bar
         if not is_certain:
+            self.is_setting &= not self.num_steps or value == self.last[1] or trial != self.trial
+            self.trial = trial
             self._compare(step, value, is_bar=is_bar)
         self.num_steps += is_new
         self.last = step, value
@@ -110,7 +116,7 @@ class PrintedCurve:
     points: bytearray = field(default_factory=bytearray)
     """The points, packed as `_POINT`: a log may have millions."""
 
-    def add(self, unit: Unit, step: int, value: float, offset: int, attempt: int) -> None:
+    def add(self, unit: Unit, step: int, value: float, offset: int, attempt: int, trial: int) -> None:
         """Add a point; what was numbered before anything counted is dropped."""
         if self.is_unsure or (unit == "row" and not self.has_order):
             return
@@ -120,15 +126,23 @@ class PrintedCurve:
             self.restart(unit)
         if self.bar is not None and self.bar.is_repeated(value):
             return
-        is_certain = self.has_fraction and self.seen.is_changing and not self.seen.is_progress
-        is_first = self.bar is not None or not self.seen.num_steps or step != self.seen.last[0]
-        self.seen.take(step, value, is_bar=self.bar is not None, is_certain=is_certain)
+        seen = self.seen
+        is_open = seen.is_progress or seen.is_setting or self.is_clock
+        is_certain = self.has_fraction and seen.is_changing and not is_open
+        is_first = self.bar is not None or not seen.num_steps or step != seen.last[0]
+        seen.take(step, value, trial, is_bar=self.bar is not None, is_certain=is_certain)
         if is_first:
             self.points += _pack(step, value, offset, attempt)
 
     def restart(self, unit: Unit = "row") -> None:
         """Drop all points: those of another unit, or of another rank."""
         self.points, self.unit, self.seen, self.is_outdated = bytearray(), unit, Evidence(unit == "row"), True
+
+    @property
+    def is_clock(self) -> bool:
+        """Whether the values only rise and are times, by their size or name."""
+        seen = self.seen
+        return seen.is_rising and (seen.first[1] > _FIRST_CLOCK_S or self.name.endswith(_CLOCKS))
 
     @property
     def is_measured(self) -> bool:
@@ -140,11 +154,11 @@ class PrintedCurve:
         seen = self.seen
         if self.is_given or self.is_settled:
             return True
-        is_clock = seen.is_rising and seen.first[1] > _FIRST_CLOCK_S
-        if self.is_unsure or is_clock or 3 * seen.num_piled > seen.num_steps:
-            return False
         is_loss = self.name == "train/loss"  # no setting is called so
         is_result = is_loss or self.name.startswith(("eval/", "test/"))
+        is_setting = seen.is_setting and seen.trial and not is_result
+        if self.is_unsure or self.is_clock or is_setting or 3 * seen.num_piled > seen.num_steps:
+            return False
         if self.has_fraction and is_result and seen.num_steps < 4:  # the only one, perhaps
             return self.is_counted or seen.num_steps > 1
         is_index = seen.is_count or seen.is_rising or not self.is_counted

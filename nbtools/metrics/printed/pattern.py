@@ -14,6 +14,7 @@ _MAX_NAMES: Final = 100
 _NAME: Final = re.compile(r"[^\W\d][\w/.@%+-]{0,99}")
 _PART: Final = re.compile(r"\{\{|\}\}|\{([^{}]*)\}|([{}])|([^{}]+)")
 _NUMBER_BEFORE_DOT: Final = NUMBER.replace(r"\.(?!\.)\d{0,40}+", r"\.\d{1,40}+")
+_PADDING: Final = re.compile(r"(?<=[(\[]) $")  # ( 28%), which becomes (100%)
 _EXAMPLE: Final = 'such as "iter {step}: loss {train/loss}, time {_}ms"'
 
 
@@ -70,6 +71,8 @@ class Pattern:
             index += is_number
             parts[-1] += line[at:start].replace("{", "{{").replace("}", "}}")
             at, name = end, names.get(index, ANY) if is_number else ANY
+            if name == ANY:
+                parts[-1] = _PADDING.sub("", parts[-1])
             if not parts[-1] and len(parts) > 1 and name == ANY == parts[-2]:
                 continue
             parts += [name, ""]

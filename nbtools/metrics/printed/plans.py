@@ -66,10 +66,10 @@ class LinePlan:
         """Whether its lines say anything."""
         return self.expression is not None or self.header is not None or self.is_border or self.split is not None
 
-    def add(self, numbers: Sequence[float], place: Position, end: int, attempt: int) -> None:
+    def add(self, numbers: Sequence[float], place: Position, end: int, attempt: int, trial: int) -> None:
         """Add the numbers of one line to its curves."""
         for group, curve in self.curves:
-            curve.add(*place, numbers[group], end, attempt)
+            curve.add(*place, numbers[group], end, attempt, trial)
 
     def numbers(self, lines: Sequence[str]) -> Sequence[Sequence[float]]:
         """Return the numbers of lines of its shape."""
@@ -92,12 +92,12 @@ class LinePlans:
         self._patterns = [*patterns, *((pattern, "grammar") for pattern in KNOWN_LINES)]
         self._exact = [pattern for pattern, _ in self._patterns if pattern.has_digits]
         self._curves = curves
+        self.used = set[str]()
+        """The patterns that a line matches."""
         self._every: dict[tuple[tables.Header | None, str | None], dict[str, LinePlan]] = {}
         self._statements: dict[str, Statement] = {}
         self._binary = LineKind("", "")
         """Lines that are no text; nothing of them is looked for."""
-        self._fractional: set[str] = set()
-        """Heads of statements that print epochs as 0.25."""
         self._below(None, None)
 
     def _below(self, header: tables.Header | None, split: str | None) -> None:
@@ -116,7 +116,7 @@ class LinePlans:
                 own = next((pattern.text for pattern in self._exact if pattern.values(folded(line))), "")
                 plan = self._plans.get(f"{key}\n{own}") or self._new(line, f"{key}\n{own}")
             if plan.header is not None:
-                self._below(plan.header, self._split)
+                self._below(plan.header or None, self._split)
             elif plan.split is not None or (self._split and plan.statement is not None and plan.statement.counter):
                 self._below(self._header, plan.split)
             yield plan
@@ -163,7 +163,11 @@ class LinePlans:
         return LinePlan(kind, split=split if split is None or len(words) == 1 else UNSURE)
 
     def _reading(self, text: str) -> Reading | None:
-        own = [(source, found) for pattern, source in self._patterns if (found := of_pattern(pattern, text, source))]
+        own = []
+        for pattern, source in self._patterns:
+            if found := of_pattern(pattern, text, source):
+                own.append((source, found))
+                self.used.add(pattern.text)
         first = next((found for source, found in own if source != "template"), None)
         if first is not None:
             return first
@@ -174,7 +178,7 @@ class LinePlans:
         numbers = {start for start, *_ in numbers_in(text)}  # no part of a time
         found = replace(own[0][1], values=tuple(slot for slot in own[0][1].values if slot.start in numbers))
         if reading is not None and reading.values and reading.counters:
-            return reading.with_others(found)
+            return reading
         if reading is not None and len(found.values) < len(reading.values):
             return reading
         return replace(found, split=reading.split if reading else split_of(text.split()[:1], None))
@@ -234,8 +238,6 @@ class LinePlans:
         if (known := self._statements.get(key)) is not None:
             return known
         is_epoch = counter is None and epoch is not None
-        if is_epoch and epoch is not None and "." in text[epoch.start : epoch.end - 1]:
-            self._fractional.add(reading.head)  # of other lines of the statement, 1.0 may be printed as 1
         unit: Unit = "epoch" if is_epoch else "sample" if chosen is not None and chosen.name == "samples" else "step"
         name = None if chosen is None else chosen.name or ("" if chosen.rank == LEADING else "n/N")
         own = self._statements[key] = Statement(
@@ -247,7 +249,7 @@ class LinePlans:
             is_bar=reading.is_bar,
             is_plain=all(text[each.start : each.end].isdecimal() for each in reading.values),
             is_whole_run=chosen is not None and chosen.rank == 0,
-            has_fractions=is_epoch and reading.head in self._fractional,
+            has_fractions=is_epoch and epoch is not None and "." in text[epoch.start : epoch.end - 1],
         )
         return own
 

@@ -26,7 +26,10 @@ Header = tuple[str, ...]
 
 
 def header_of(line: str, raw: str) -> Header | None:
-    """Return the names of the columns, if a line is the header of a table; `raw` has the white space of before."""
+    """Return the names of the columns, if a line is the header of a table, none for one whose rows are not read.
+
+    `raw` has the white space of before.
+    """
     line, raw = _BAR.sub("", line), _BAR.sub("", raw)
     if re.search(r"(?<![\w.@-])[-+]?\.?\d", line):
         return None
@@ -44,7 +47,7 @@ def header_of(line: str, raw: str) -> Header | None:
     is_counted = any(rank_of(name) is not None for name in names[:3])
     is_wide = len(re.split(r"\s{2,}|\t", raw.strip())) >= len(names)
     is_labelled = is_wide and names[0].lower() in _LABELS
-    return tuple(names) if is_counted or is_labelled else None
+    return tuple(names) if is_counted or is_labelled else () if _EDGE.search(line) else None
 
 
 def row_of(line: str, header: Header) -> Reading | None:

@@ -4,7 +4,7 @@ import re
 from typing import Final
 
 NUMBER: Final = (
-    r"(?:(?<![\w.])[-+])?(?:[1-9]\d{0,2}(?:,\d{3})++(?![\d,])(?:\.\d++)?+|\d{1,40}+(?:\.(?!\.)\d{0,40}+)?+|(?<!\d)\.\d{1,40}+)"
+    r"(?:(?<![\w.])[-+])?(?:[1-9]\d{0,2}(?:,\d{3})++(?!,?\d)(?:\.\d++)?+|\d{1,40}+(?:\.(?!\.)\d{0,40}+)?+|(?<!\d)\.\d{1,40}+)"
     r"(?:[eE][-+]?\d{1,4}+)?+|(?<![\w.])[-+]?(?:nan|NaN|NAN|inf|Infinity)(?!\w)"
 )
 """A number as programs print it: `1,024`, `-0.5`, `1.`, `2e-05`, `nan`."""
@@ -36,7 +36,6 @@ _MARK: Final = re.compile(
     )""",
     re.VERBOSE,
 )
-_TRAILING_PLACE: Final = re.compile(r"\s\w{1,60}\.py:\d++$")
 ANSI: Final = re.compile(r"\x1b(?:\[[0-?]*+[ -/]*+[@-~]|\][^\x07\x1b]{0,4096}+(?:\x07|\x1b\\)?|[ -/]*+[0-~])")
 _BAR: Final = r"(?<=%)\|[^|]*+\||\[[=>.#-]{5,}+\]|[━╸╺─█▏▎▍▌▋▊▉░]{3,}+(?:\s(?=[━╸╺─]))?+[━╸╺─█▏▎▍▌▋▊▉░]*+"
 _PART: Final = re.compile(
@@ -57,8 +56,7 @@ def folded(line: str) -> str:
     # a sign or a row of a table, unless a logger's mark is before
     while start and text[start - 1 : start] in "-|>," and not text[:start].strip("-|>, "):
         start -= 1
-    rest = text[start:].strip() if text[:start].strip("-|>,: ") else text
-    return _TRAILING_PLACE.sub("", rest) or text
+    return (text[start:].strip() if text[:start].strip("-|>,: ") else text) or text
 
 
 def numbers_in(line: str) -> list[tuple[int, int, float]]:

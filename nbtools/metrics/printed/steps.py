@@ -78,6 +78,8 @@ class StepCounters:
         self._epoch = math.nan
         self._num_epochs: int | None = None
         self._attempt = 0
+        self.num_trials = 0
+        """How often the epochs have started over: for another fold, or with another setting."""
 
     def total_steps(self, num_epochs: int | None) -> int | None:
         """Return the steps of the whole run as printed, or those of an epoch times the number of epochs."""
@@ -147,6 +149,7 @@ class StepCounters:
         if (epoch < line.last or is_stage) and line.num_falls == loop.num_falls:  # a further fold or stage
             loop.base, loop.num_falls = loop.base + loop.last + (0 if epoch else 1), loop.num_falls + 1
             loop.last = -1
+            self.num_trials += 1
         line.last, line.num_falls, line.num_epochs = epoch, loop.num_falls, self._num_epochs
         loop.last = max(loop.last, epoch)
         if self.main is None or not self.main.interval or not (line.is_plain or line.is_evaluation):
@@ -170,12 +173,13 @@ class StepCounters:
             has_fallen = n < line.last and line.num_falls == loop.num_falls and n <= loop.first + loop.interval
             is_later = self._epoch > loop.epoch
             loop.first = min(loop.first, n)
-            is_behind = n < loop.last or n == line.last  # another statement may print the same step
+            # a bar of epochs is drawn again in its middle
+            is_over = not line.is_bar or n + max(loop.interval, 1) > (total or 0)
+            is_behind = n < loop.last or (n == line.last and is_over)  # another statement may print the same step
             if has_fallen or (is_later and is_behind and line.num_falls != loop.num_falls + 1 and line.last >= 0):
-                passed = max(int(self._epoch - loop.epoch), 1) if is_later else 1
                 size = total or loop.total
                 ends = loop if loop.last - line.last < line.interval else line  # another line has the running total
-                loop.base += size * passed if size else ends.last + max(ends.interval, n, 1) - n
+                loop.base += size if size else ends.last + max(ends.interval, n, 1) - n
                 loop.num_falls += 1
                 loop.last = n
             loop.epoch = self._epoch

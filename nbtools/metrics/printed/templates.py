@@ -2,7 +2,6 @@
 
 import ast
 import contextlib
-import functools
 import re
 from collections.abc import Iterator, Sequence
 from itertools import islice, product
@@ -10,7 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from nbtools.errors import ConfigError
-from nbtools.metrics.curve_names import COUNTERS, SPLITS, counter_of, parts_of
+from nbtools.metrics.curve_names import COUNTERS, counter_of
 from nbtools.metrics.printed.pattern import ANY, Pattern
 from nbtools.parsing import syntax_tree
 
@@ -25,20 +24,11 @@ _FIELDS: Final = re.compile(r"\{\{|\}\}|\{([^{}:!]*)(?:![rsa])?(?::([^{}]*))?\}"
 _LABEL: Final = re.compile(
     r"([^\W\d][\w@.-]*(?:[ /][^\W\d][\w@.-]*){0,2}(?:\s?\([^\W\d]*\))?)(?:(?! \| )[^\w,;]){0,6}$"
 )
-_INDEXES: Final = frozenset({"i", "idx", "index", "batch_i", "batch_index", "n_iter", "bi", "t"})
 _WRAPPERS: Final = frozenset(
     {"item", "mean", "sum", "cpu", "detach", "numpy", "float", "round", "int", "str", "avg", "get_last_lr", "len"}
 )
-_FUNCTIONS: Final = {"eval": "eval", "valid": "eval", "test": "test"}
-"""Words in the name of a function, and the split of what it prints."""
 _CHANGE: Final = re.compile(r"\s*(?:[-=]+>|→|to)\s*")
 """Text between an old value and a new one, neither of which is a row: `validation loss decreased (inf --> 0.71)`."""
-_UNCERTAINTY: Final = re.compile(r"(?:±|\+/?-)\s*$")
-_AFTER: Final = re.compile(r"(?:\b(?:after|at)|@)\s*$")
-_COUNTED: Final = re.compile(r"\s?([^\W\d]+)")
-"""The unit of a count: `after 2,000 samples`."""
-_LISTED: Final = re.compile(r"(?:enumerate\()?(?:[\[(]|[A-Z_]+\b)")
-"""A list of the source, or the name of a constant."""
 _NUMERIC: Final = re.compile(r".*[eEfFgGd%n]$")
 Piece = str | tuple[ast.expr, bool]
 """A literal text, or an expression with whether its format is that of a number."""
@@ -215,17 +205,15 @@ def _texts(line: Sequence[Piece], function: ast.AST) -> Iterator[str]:
         return
     for is_strict in (False, True):
         text, names, before = "", set[str](), ""
-        for part, after in zip(line, [*line[1:], ""], strict=True):
+        for part in line:
             if isinstance(part, str):
                 text += part.replace("{", "{{").replace("}", "}}")
                 continue
             expression, is_number = part
-            name = ANY if is_strict and not is_number else _name(expression, text, before, after, function)
-            if text.endswith("}") and not text.endswith("}}"):
-                text, name = text[: text.rindex("{")] + "{_}", ""
+            name = ANY if is_strict and not is_number else _name(expression, text, before)
             name = ANY if name in names else name
-            text += f"{{{name}}}" if name else ""
-            names |= {name} - {ANY, ""}
+            text += f"{{{name}}}"
+            names |= {name} - {ANY}
             before = name
         try:
             pattern = Pattern(text)
@@ -235,48 +223,17 @@ def _texts(line: Sequence[Piece], function: ast.AST) -> Iterator[str]:
             yield pattern.text
 
 
-def _name(node: ast.expr, text: str, before: str, after: Piece, function: ast.AST) -> str:
+def _name(node: ast.expr, text: str, before: str) -> str:
     """Return the name of a printed value: what counts, the words before it, else the variable without its wrappers."""
     variable = _variable(node)
-    if _UNCERTAINTY.search(text) or _root(node) in _swept(function):
-        return ANY
-    if isinstance(after, str) and _AFTER.search(text) and (found := _COUNTED.match(after)) and counter_of(found[1]):
-        return counter_of(found[1]) or ANY
     if re.search(r"/\s*$|\bof\s*$", text) and before in COUNTERS:
         return f"total_{before}"
-    last = variable.lower().rpartition("/")[2]
-    match node:
-        case ast.BinOp(op=ast.Div(), left=left) if _variable(left).lower() in (*COUNTERS, *_INDEXES):
-            return ANY  # a share of the epoch
-        case ast.BinOp(op=ast.Mult()) if "len(" in ast.unparse(node):
-            return "samples"
     label = found[1] if (found := _LABEL.search(text.rpartition("}")[2])) else ""
     words = "_".join(label.lower().split())
-    for each in (words, words.rpartition("_")[2], last):
+    for each in (words, words.rpartition("_")[2], variable):
         if counter := counter_of(each):
             return counter
-    if last in _INDEXES and not label:
-        return "batch"
-    name = re.sub(r"[^\w/.@%+-]+", "_", label or variable).strip("_-./") or ANY
-    split = next((split for word, split in _FUNCTIONS.items() if word in getattr(function, "name", "").lower()), None)
-    is_split = any(part in SPLITS for part in parts_of(name))
-    return f"{split}/{name}" if split and not is_split and name != ANY else name
-
-
-def _root(node: ast.expr) -> str:
-    """Return the name at the beginning of an expression: `stage["lr"]` is of stage."""
-    while isinstance(node, ast.Subscript | ast.Attribute):
-        node = node.value
-    return node.id if isinstance(node, ast.Name) else ""
-
-
-@functools.lru_cache(64)
-def _swept(function: ast.AST) -> frozenset[str]:
-    """Return the variables of loops over values that the source lists: `for lr in (0.1, 0.2)`; they are settings."""
-    loops = [node for node in ast.walk(function) if isinstance(node, ast.For)]
-    targets = [node.target for node in loops if _LISTED.match(ast.unparse(node.iter))]
-    swept = [target.elts[-1] if isinstance(target, ast.Tuple) else target for target in targets]
-    return frozenset(each.id for each in swept if isinstance(each, ast.Name))
+    return re.sub(r"[^\w/.@%+-]+", "_", label or variable).strip("_-./") or ANY
 
 
 def _variable(node: ast.expr) -> str:
@@ -291,8 +248,5 @@ def _variable(node: ast.expr) -> str:
         is_named = isinstance(node.slice, ast.Constant) and isinstance(node.slice.value, str)
         return str(ast.literal_eval(node.slice)) if is_named else _variable(node.value)
     if isinstance(node, ast.Call):
-        if isinstance(node.func, ast.Attribute) and (node.func.attr in _WRAPPERS or not node.args):
-            own = _variable(node.args[0]) if node.args else ""  # np.mean(losses)
-            return own or (_variable(node.func.value) if node.func.attr in _WRAPPERS else node.func.attr)
-        return _variable(node.args[0]) if node.args else ""
+        return _variable(node.args[0] if node.args else node.func)  # np.mean(losses), loss.item()
     return _variable(node.operand) if isinstance(node, ast.UnaryOp) else ""

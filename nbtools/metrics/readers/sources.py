@@ -18,6 +18,8 @@ from nbtools.user_config import read_user_config, update_user_config
 _NUMBER: Final = re.compile(r"\d+")
 _ROTATED: Final = re.compile(r"(\.(?:csv|jsonl|json|log|ndjson|tsv|txt))[.-]\d[\d._-]*$")
 _CHOICES: Final = "counters"
+_FEW: Final = 3
+"""Rows from which on a column that never changes is a setting."""
 
 
 @dataclass(eq=False)
@@ -65,6 +67,12 @@ class MetricSource:
         """Why rows are not read; "" if they are."""
         return self.failure or (self.reader.note if self.reader is not None else "")
 
+    def is_setting(self, name: str) -> bool:
+        """Whether a column of a table only repeats one number that is not zero, and is no result by its name."""
+        values, is_result = self.history[name].values, "loss" in name or name.startswith(("eval/", "test/"))
+        is_table = self.rows is not None and not is_result
+        return is_table and len(values) >= _FEW and bool(values[0]) and bool((values == values[0]).all())
+
     def time(self, name: str, row: int) -> float:
         """Return the time of a row of a metric."""
         time = float(self.history[name].times[row])
@@ -111,6 +119,10 @@ def joined_sources(sources: Sequence[MetricSource]) -> Curves:
     result = Curves(History(), {}, {})
     for name in dict.fromkeys(name for source in sources for name in source.history):
         having = [source for source in sources if name in source.history]
+        if all(source.is_setting(name) for source in having):
+            for source in having:
+                result.not_drawn.setdefault(source.name, []).append(name)
+            continue
         chains: list[list[MetricSource]] = []
         for source in sorted(having, key=lambda source: source.time(name, 0)):
             # one that began before the last row of another was written does not continue it

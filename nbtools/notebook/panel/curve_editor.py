@@ -186,7 +186,7 @@ class CurveEditor:
             self.kind.value = next(lines, self.kind.value)
             self.number.options = [(words, index) for index, words in enumerate(told)] or [("", 0)]
             self.number.value = edited.at
-            meaning = _NOTHING if name in ("", _UNREAD) else _CURVE
+            meaning = _NOTHING if name in ("", _UNREAD) or name.startswith("total_") else _CURVE
             self.meaning.value = name.title() if name.title() in _MEANINGS else meaning
             self.name.value, self.text.value = name, text
         self._example.value = _example(edited)

@@ -253,11 +253,6 @@ def main() -> None:
             with tempfile.TemporaryDirectory() as scratch:
                 found.append(measure(expected.parent, Path(scratch)))
                 print(found[-1], flush=True)
-    print(summary(found))
-
-
-def summary(found: list[Measured]) -> str:
-    """Return the figures of several programs."""
     done = [each for each in found if len(each.after.right) == each.num_curves]
     figures = {
         "programs": len(found),
@@ -265,13 +260,10 @@ def summary(found: list[Measured]) -> str:
         "right after clicks": len(done),
         "at most three clicks for each curve": sum(max(each.clicks.values(), default=0) <= 3 for each in done),
         "at most three clicks in all": sum(sum(each.clicks.values()) <= 3 for each in done),
-        "curves": sum(each.num_curves for each in found),
-        "curves right at first sight": sum(len(each.first.right) for each in found),
-        "curves right after clicks": sum(len(each.after.right) for each in found),
         "wrong curves at first sight": sum(len(each.first.wrong) for each in found),
         "wrong curves after clicks": sum(len(each.after.wrong) for each in found),
     }
-    return "\n".join(f"{number:>4} {what}" for what, number in figures.items())
+    print("\n".join(f"{number:>4} {what}" for what, number in figures.items()))
 
 
 if __name__ == "__main__":

@@ -15,6 +15,13 @@ def test_a_number_that_rises_from_line_to_line_is_proposed_as_the_step() -> None
     assert counters_in("epoch 3 iter 20 | 0.5", []) == {0: "epoch", 1: "step"}, "by their names"
 
 
+def test_a_pattern_of_a_click_keeps_the_total_of_its_counter_and_no_padding() -> None:
+    line = "epoch 3 [ 20/400 ( 5%)] loss 0.5"
+    text = "epoch {epoch} [ {step}/{total_step} ({_}%)] loss {train/loss}"
+    assert Pattern.of(line, names_in(line, ())).text == text
+    assert [*find(Pattern(text), [line]).curves] == ["train/loss"]
+
+
 @pytest.mark.parametrize(
     ("line", "index", "name"),
     [
@@ -47,11 +54,7 @@ def test_a_pattern_says_how_many_lines_it_matches_and_what_counts(text: str, sai
     assert str(find(Pattern(text), [*LINES, "batch 7"])).startswith(said)
 
 
-def test_a_pattern_that_matches_every_line_says_so() -> None:
-    found = find(Pattern("turn {_}: {train/x} in {_}"), LINES)
-    assert str(found).startswith("Every line of the last 60 lines matches: ")
-
-
-def test_a_counter_that_falls_is_said_to_start_over() -> None:
-    found = find(Pattern("at {step}: {train/loss}"), [f"at {i % 5}: 0.5" for i in range(10)])
-    assert str(found).endswith("step counts from 0 to 4; where it falls, it starts over.")
+def test_a_pattern_that_matches_every_line_and_a_counter_that_falls_are_said() -> None:
+    found = str(find(Pattern("at {step}: {train/loss}"), [f"at {i % 5}: 0.5" for i in range(10)]))
+    assert found.startswith("Every line of the last 10 lines matches: ")
+    assert found.endswith("step counts from 0 to 4; where it falls, it starts over.")

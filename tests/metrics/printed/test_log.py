@@ -70,11 +70,6 @@ def log(tmp_path: Path) -> Path:
             {"train/loss": ("epoch", [0, 1], [1.5, 1.2]), "train/learning_rate": ("epoch", [0, 1], [0.1, 0.05])},
         ),
         (
-            "| time/ | |\n| total_timesteps | 64 |\n| train/ | |\n| loss | 1.5 |\n-------\n"
-            "| time/ | |\n| total_timesteps | 128 |\n| train/ | |\n| loss | 1.25 |\n-------\n",
-            {"train/loss": ("step", [64, 128], [1.5, 1.25])},
-        ),
-        (
             "step 1 loss 1.5 acc 0.1\npsnr: 31.2 best 31.2\nTest: bpb 1.5 loss 2.5\n"
             "step 2 loss 1.2 acc 0.2\npsnr: 31.4 best 31.4\nTest: bpb 1.4 loss 2.4\n"
             "step 3 loss 1.1 acc 0.3\npsnr: 31.5 best 31.5\nTest: bpb 1.3 loss 2.3\n",
@@ -111,6 +106,11 @@ def log(tmp_path: Path) -> Path:
             "".join(f"step {n} loss {9 - n}.5\n" for n in (1, 2, 3, 4)) + "step 3 loss 3.5\nstep 4 loss 2.5\n",
             {"train/loss": ("step", [1, 2, 3, 4], [8.5, 7.5, 3.5, 2.5])},
         ),
+        ("iter: 1,000, loss 2.5\niter: 2,000, loss 1.5\n", {"train/loss": ("step", [1000, 2000], [2.5, 1.5])}),
+        (
+            "".join(f" 1%|#| {n}/9 [0<1, 2it/s, cer=0.{9 - n}]\nepoch {n + 1} done\n" * 2 for n in (1, 2, 3)),
+            {"cer": ("step", [1, 2, 3], [0.8, 0.7, 0.6])},
+        ),
         (
             " iter  ||grad||  pérd\n    1       0.5   2.5 ★\n    2       0.4   2.6\n",
             {"train/grad": ("step", [1, 2], [0.5, 0.4]), "pérd": ("step", [1, 2], [2.5, 2.6])},
@@ -130,6 +130,7 @@ def test_printed_lines_have_their_values_steps_and_units(log: Path, text: str, c
         "Conv2d(3, 16, kernel_size=(3, 3), stride=1)\nConv2d(16, 32, kernel_size=(5, 5), stride=2)\n",
         "saving to out/model_loss_0.5.pt\nsaving to out/model_loss_0.4.pt\n",
         "loss: 0,51\nloss: 0,41\nloss: 0,31\n",
+        "step:1K loss:2.5\nstep:2K loss:1.5\nstep:3K loss:1.2\n",
     ],
 )
 def test_settings_constants_and_unsure_lines_are_no_curves(log: Path, text: str) -> None:
@@ -150,6 +151,11 @@ EPOCHS = [f"epoch {n} loss {3 / (1 + n):.4f}\n" for n in range(1, 7)]
         (lambda n: f"val_threshold: 0.5, tokens: {n * 1024}\n", "a setting, and a number that follows the count"),
         (lambda n: f"elapsed: {n * 12.5:.1f}\n", "a share of the steps"),
         (lambda n: f"ts: {1795974026 + n * n}.25\n", "a time"),
+        (lambda n: f"time: {1.5 * n * n}\n", "a time since the start"),
+        (
+            lambda n: f"| class | b | c |\n|---|---|---|\n| Area | IoU | Acc |\n| all | 8{n}.5 | 7{n}.5 |\n",
+            "another header",
+        ),
         (lambda n: f"Run: {1 + n // 4}\n", "the number of a run"),
         (lambda n: f"batch {n // 3}/{n % 3 * 100} f1 0.{n}1\n", "an epoch and a batch as 3/10"),
         (lambda n: f"Loading the test set\nscore: 0.{n}1\n", "a heading that is perhaps one of a split"),
@@ -160,29 +166,29 @@ def test_a_number_that_may_be_no_metric_is_not_drawn(log: Path, line: Callable[[
     assert {*curves_of(log, text)} == {"train/loss"}, why
 
 
+def test_settings_of_repeated_trainings_are_no_curves(log: Path) -> None:
+    epochs = "".join(f"dropout = 0.{n}\n" + "".join(f"wd 0.{n}, {epoch}" for epoch in EPOCHS) for n in (1, 2, 3))
+    assert {*curves_of(log, epochs)} == {"train/loss"}
+
+
 def test_rows_without_any_counter_are_drawn_only_by_a_template_or_a_pattern(log: Path) -> None:
     text = "loss: 1.5\nloss: 1.25\nloss: 1.2\n"
-    assert curves_of(log, text) == {}
     by_order = {"train/loss": ("row", [1, 2, 3], [1.5, 1.25, 1.2])}
+    assert curves_of(log, text) == {}
     assert curves_of(log, text, templates=["loss: {loss}"]) == by_order
     assert curves_of(log, text, ["loss: {loss}"]) == by_order
 
 
-def test_drawn_curve_is_taken_away_when_it_turns_out_to_be_none(log: Path) -> None:
-    log.write_text("".join(f"epoch {n} eval/tau {0.5}\n" for n in range(3)))
-    metrics = LogMetrics(log)
-    assert [*metrics.history] == ["eval/tau"]
-    with log.open("a") as file:
-        file.write("".join(f"epoch {n} eval/tau 0.5\n" for n in range(3, 6)))
-    assert [*metrics.history] == []
+CONSTANT = [f"epoch {n} eval/tau 0.5\n" for n in range(6)]
+CONTRADICTED = ["[0/8] loss 3.5\n", "[1/8] loss 2.5\n", "[1/9] loss 1.5\n", "[1/10] loss 1.25\n"]
 
 
-def test_drawn_curve_of_a_counter_that_is_contradicted_is_taken_away(log: Path) -> None:
-    log.write_text("[0/8] loss 3.5\n[1/8] loss 2.5\n")
+@pytest.mark.parametrize("lines", [CONSTANT, CONTRADICTED])
+def test_drawn_curve_is_taken_away_when_it_turns_out_to_be_none(log: Path, lines: list[str]) -> None:
+    log.write_text("".join(lines[: len(lines) // 2]))
     metrics = LogMetrics(log)
-    assert [*metrics.history] == ["train/loss"]
-    with log.open("a") as file:
-        file.write("[1/9] loss 1.5\n[1/10] loss 1.25\n")
+    assert len([*metrics.history]) == 1
+    log.write_text("".join(lines))
     assert [*metrics.history] == []
 
 
@@ -214,12 +220,13 @@ def test_pattern_of_the_user_comes_before_everything_else(log: Path) -> None:
     assert curves_of(log, text) == {"train/loss": ("step", [3, 4], [7.5, 7.1])}
 
 
-def test_template_reads_what_no_grammar_reads(log: Path) -> None:
+def test_template_reads_what_no_grammar_reads_and_adds_nothing_to_other_lines(log: Path) -> None:
     text = "".join(f"at {n} we saw {1 / n:.3f} nats\n" for n in range(1, 4))
+    templates = ["at {step} we saw {nll} nats", "step {step} loss {loss} ({mean})"]
     assert curves_of(log, text) == {}
-    assert curves_of(log, text, templates=["at {step} we saw {nll} nats"]) == {
-        "nll": ("step", [1, 2, 3], [1.0, 0.5, 0.333])
-    }
+    assert curves_of(log, text, templates=templates) == {"nll": ("step", [1, 2, 3], [1.0, 0.5, 0.333])}
+    text = "step 1 loss 1.5 (1.7)\nstep 2 loss 1.2 (1.6)\n"
+    assert [*curves_of(log, text, templates=templates)] == ["train/loss"]
 
 
 def test_kinds_say_what_reads_each_line_and_what_counts(log: Path) -> None:
@@ -234,8 +241,10 @@ def test_kinds_say_what_reads_each_line_and_what_counts(log: Path) -> None:
 
 def test_bad_and_unused_patterns_are_told_and_nothing_is_lost(log: Path) -> None:
     log.write_text("step 1 loss 0.5\nstep 2 loss 0.4\n")
-    metrics = LogMetrics(log, patterns=["loss {x", "never {y} here", "{_} {z}"])
+    digits = [f"step {n} loss {{train/loss}}" for n in (1, 2)]
+    metrics = LogMetrics(log, patterns=["loss {x", "never {y} here", "{_} {z}", *digits])
     assert [*metrics.history] == ["train/loss"]
+    assert "'step" not in metrics.note
     assert "without its partner" in metrics.note
     assert "'never {y} here' matches no line" in metrics.note
     assert "no text beside the numbers" in metrics.note

@@ -54,6 +54,15 @@ def write(path: Path, steps: Iterable[int], value: float, age_s: float = 0.0, co
     os.utime(path, (time.time() - age_s,) * 2)
 
 
+def test_column_that_never_changes_is_told_and_not_drawn(found: Found, cwd: Path) -> None:
+    (cwd / "log.jsonl").write_text(
+        "".join(f'{{"step": {n}, "alpha": 0.7, "loss": 1, "reward": 0}}\n' for n in range(3))
+    )
+    history, notes = found()
+    assert {*history} == {"train/loss", "reward"}
+    assert any("log.jsonl (alpha)" in note for note in notes), notes
+
+
 def runs_of(series: Series) -> list[tuple[int, int, float]]:
     """Return first step, last step and value of each piece of a curve that is constant."""
     edges = [0, *(np.flatnonzero(np.diff(series.values)) + 1).tolist(), len(series)]
