@@ -46,7 +46,7 @@ def shipped(project: Project) -> Project:
     return project
 
 
-@pytest.mark.promise("guide-A2")
+@pytest.mark.promise("guide-A2", "guide-L5", "guide-O2")
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("words", "variables", "world_size"),
