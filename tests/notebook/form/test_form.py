@@ -13,7 +13,6 @@ from typing import Any
 
 import ipywidgets
 import pytest
-from launched import write_torch_free
 from waiting import eventually
 from widget_tree import every
 
@@ -993,10 +992,8 @@ def test_what_a_click_raises_is_shown_and_goes_nowhere_else(
 
 
 @pytest.fixture
-def launched(project: Project, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[nt.ConfigForm]]:
-    """Forms whose panels are closed, and whose runs, in which nothing is trained, are stopped at the end."""
-    write_torch_free(project.root / "torch_free", "import time\ntime.sleep(600)\n")
-    monkeypatch.setenv("PYTHONPATH", str(project.root / "torch_free"))
+def launched(project: Project) -> Iterator[list[nt.ConfigForm]]:
+    """Forms whose panels are closed, and whose runs are stopped at the end."""
     forms: list[nt.ConfigForm] = []
     yield forms
     for form in forms:
