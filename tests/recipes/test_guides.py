@@ -93,18 +93,13 @@ EXPECTED: dict[str, dict[str, Any]] = {
 }
 
 
-FORKED = ("M2", "O3", "A4", "G3")
-"""Commands whose script and flags run on forked ranks; torchrun starts those of L4 and O2, and python that of L5."""
-
-
-def command(key: str) -> list[str]:
-    scripts = {recipe: f"scripts/tiny_{recipe}.py" for recipe in TINY}
-    return [sys.executable, *COMMANDS[key].format(port=free_port(), **scripts).split(), "--max_steps", "2"]
-
-
 def fork(start: ByHand, key: str) -> Run:
-    """Run the script of a command with its flags on forked ranks: two under torchrun, else one."""
-    words = command(key)
+    """Run the script of a command with its flags on forked ranks: two under torchrun, else one.
+
+    `test_launchers` shows that each launcher starts a script, and the test of two nodes that torchrun takes addresses.
+    """
+    scripts = {recipe: f"scripts/tiny_{recipe}.py" for recipe in TINY}
+    words = [*COMMANDS[key].format(port=0, **scripts).split(), "--max_steps", "2"]
     (script,) = (index for index, word in enumerate(words) if word.endswith(".py"))
     nproc = 2 if "-m" in words else 1
     return start.forked(start.project.root / words[script], *words[script + 1 :], nproc=nproc)
@@ -120,12 +115,7 @@ def run_of(project: Project) -> RunDir:
 @pytest.mark.slow
 @pytest.mark.parametrize("key", COMMANDS)
 def test_the_old_command_lines_train(old: Project, start: ByHand, key: str) -> None:
-    if key in FORKED:
-        fork(start, key)
-    else:
-        done = subprocess.run(command(key), capture_output=True, text=True, timeout=250, check=False)
-        assert done.returncode == 0, done.stderr[-3000:]
-    files = run_of(old)
+    files = fork(start, key).files
     ended, resolved = read_json(files.finished) or {}, (read_json(files.config) or {})["config"]
     assert (ended["why"], ended["step"]) == ("completed", 2)
     assert {name: resolved[name] for name in EXPECTED[key]} == EXPECTED[key]
@@ -260,7 +250,7 @@ def test_the_banner_says_what_was_found(start: ByHand) -> None:
     assert "save directory   ./out" in said
 
 
-@pytest.mark.promise("guide-L12", "guide-A15", "guide-O10", "guide-M16")
+@pytest.mark.promise("guide-L4", "guide-L12", "guide-A3", "guide-A15", "guide-O10", "guide-M16")
 @pytest.mark.slow
 def test_two_nodes_started_by_hand_train_as_one(old: Project) -> None:
     port, started = free_port(), []

@@ -283,14 +283,18 @@ def test_the_best_checkpoint_of_a_gan_is_one_of_adversarial_training(
 @pytest.mark.promise("safety-test")
 @pytest.mark.parametrize("case", RECIPES, indirect=True)
 def test_a_run_recorded_before_the_test_is_resumed_to_the_bit_without_one(
-    case: Case, trained: Callable[..., RunDir]
+    case: Case, trained: Callable[..., RunDir], start: ByHand
 ) -> None:
-    config = case.config(test_fraction=0.0, dropout=0.2, max_steps=6)
+    """So is the whole run once more, in another process."""
+    config = case.config(test_fraction=0.0, dropout=0.2, max_steps=6, ema_decay=0.5)
+    again = start.forked(config, nproc=1).files
     straight = trained(config)
     recorded = type(config).recorded(config.model_dump(exclude={"test_fraction"}))
     resumed = trained(recorded, straight.checkpoint(3))
-    assert_same_checkpoints(straight.checkpoint(6), resumed.checkpoint(6))
+    for repeated in (resumed, again):
+        assert_same_checkpoints(straight.checkpoint(6), repeated.checkpoint(6))
     assert rows(resumed) == [row for row in rows(straight) if row["step"] > 3]
+    assert rows(again) == rows(straight)
     assert "test/" not in resumed.metrics.read_text()
 
 

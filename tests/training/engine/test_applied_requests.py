@@ -305,7 +305,7 @@ def test_a_resume_has_the_values_of_its_checkpoint_and_an_earlier_fork_has_not(c
     values = {"max_steps": 3000, "epochs": 1000, "eval_every": 10**6, "checkpoint_every": 10**6, "log_every": 1}
     more = {"checkpoint_epochs": False, "lr_schedule": "constant", "warmup_ratio": 0.0}
     config = RECIPES["mlm_pretraining"].config_class(**{**TINY["mlm_pretraining"], **values, **more})
-    run = launch(write_script(config, "tiny", Launch(nproc_per_node=2, gpus=()), project=cpu_project))
+    run = launch(write_script(config, "tiny", Launch(nproc_per_node=1, gpus=()), project=cpu_project))
     eventually(lambda: run.files.controls.exists() and run.step > 3)
     assert run.steer("save").endswith(": save")
     assert "learning_rate 0.01 -> 0.002" in run.steer(learning_rate=0.002, max_steps=2000)

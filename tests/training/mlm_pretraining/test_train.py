@@ -221,7 +221,7 @@ def newest_run(project: Project) -> Run:
     return Run(run_folders(project.runs)[0])
 
 
-@pytest.mark.promise("guide-G12")
+@pytest.mark.promise("guide-L5", "guide-G12")
 def test_plain_python_writes_the_whole_run_directory(start: ByHand, texts: Project) -> None:
     process = start(tiny(), "--lr", "3e-3", "--local_rank=0", nproc=None)
     run = start.completed(process)
