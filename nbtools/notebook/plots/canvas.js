@@ -388,6 +388,12 @@ class Tip {
 
 // --- all charts ---------------------------------------------------------------------------------
 
+/** Name the handle of each slider by its label, as ipywidgets does not. */
+function nameSliders(view) {
+  for (const slider of view.querySelectorAll(".widget-hslider"))
+    slider.querySelector(".noUi-handle")?.setAttribute("aria-label", slider.querySelector("label").textContent);
+}
+
 class Canvas {
   spec = { x: { limits: [0, 1], full: [0, 1] }, charts: [] };
   charts = new Map();
@@ -422,7 +428,7 @@ class Canvas {
     this.change();
   }
 
-  /** Follow the size of the output, the theme, and whether any of it is on the screen. */
+  /** Follow the size of the output, the theme, and whether any of it is on the screen; name the sliders around it. */
   watch() {
     const { signal } = this.stopping, change = () => this.change();
     const on = (target, type, action) => target.addEventListener(type, action, { signal });
@@ -435,15 +441,21 @@ class Canvas {
     on(matchMedia("(prefers-color-scheme: dark)"), "change", () => this.retheme());
     on(document, "visibilitychange", () => this.see([]));
     on(window, "resize", () => this.resize()); // the density of pixels changes with it
-    this.later("ready", 60, () => this.tellReady()); // an output that is not shown has no size yet
+    const named = new MutationObserver(() => nameSliders(this.view));
+    this.later("ready", 60, () => { // an output that is not shown has no size yet
+      named.observe(this.view, { childList: true, subtree: true }); // the charts, which come now, change it
+      this.tellReady();
+    });
     signal.addEventListener("abort", () => {
       this.model.off("change:version", change);
-      for (const observer of [resized, this.seen, themed]) observer.disconnect();
+      for (const observer of [resized, this.seen, themed, named]) observer.disconnect();
       for (const timer of this.timers.values()) clearTimeout(timer);
       cancelAnimationFrame(this.frame);
     });
   }
 
+  /** The view with these charts. */
+  get view() { return this.el.closest(".nbtools-live") ?? this.el; }
   /** Run an action once, some time after the last call with this name. */
   later(name, ms, action) {
     clearTimeout(this.timers.get(name));

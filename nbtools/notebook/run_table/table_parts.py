@@ -42,7 +42,7 @@ class Search:
 
     def __init__(self, changed: Callable[[], None]) -> None:
         self.text = make_control(widgets.Text, "Filter", placeholder="name, tag, recipe, note", width=250, label=38)
-        self.state = make_control(widgets.Dropdown, "", options=_STATES, value=ANY, tooltip="State", width=130)
+        self.state = make_control(widgets.Dropdown, "State", options=_STATES, value=ANY, width=165, label=34)
         orders = [*ORDERS, *BY_VALUE]
         self.order = make_control(widgets.Dropdown, "Sort by", options=orders, value="newest", width=170, label=48)
         self.controls = self.text, self.state, self.order
@@ -108,7 +108,7 @@ class _Line:
 
     def __init__(self, on_tick: Callable[[str, bool], None]) -> None:
         self._name, self._is_ticked, self._on_tick = "", False, on_tick
-        self._tick, self._text = widgets.Checkbox(indent=False, layout=_TICK), html_widget()
+        self._tick, self._text = widgets.Checkbox(indent=False, layout=_TICK).add_class("nbt-tick"), html_widget()
         self._text.layout.min_width = "0"
         self._tick.observe(self._ticked, "value")
         self.box = in_row(self._tick, self._text, wraps=False)
@@ -121,7 +121,7 @@ class _Line:
     def show(self, row: RunRow | None, details: Details | None, is_ticked: bool) -> None:
         """Show a run; None shows an empty line."""
         self._is_ticked, self._name = is_ticked, "" if row is None else row.id
-        self._tick.value, self._tick.tooltip = is_ticked, self._name
+        self._tick.value, self._tick.tooltip, self._tick.description = is_ticked, self._name, self._name
         self.box.layout.display = "none" if row is None else ""
         self._text.value = "" if row is None else row_html.line(row, details)
 
