@@ -18,7 +18,9 @@ TEXT = "color:var(--jp-ui-font-color1,inherit);"
 MUTED = "color:var(--jp-ui-font-color2,#6b7280);"
 MONO = "font-family:var(--jp-code-font-family,ui-monospace,monospace);font-size:12px;line-height:1.45;"
 BORDER = "1px solid var(--jp-border-color2,#d0d7de)"
-WARN = "color:var(--jp-warn-color0,#b35900);"
+STRONG = "var(--jp-ui-font-color0,currentColor)"
+"""Black or white: a colour of text that is mixed with it has a contrast of 4.5 in both themes."""
+WARN = f"color:color-mix(in srgb,var(--jp-warn-color0,#b35900) 80%,{STRONG});"
 AMBER = "#c77700"
 CELL = f"padding:1px 18px 1px 0;text-align:left;vertical-align:top;border-bottom:{BORDER};overflow-wrap:anywhere"
 """CSS of a cell of a table."""
@@ -77,7 +79,10 @@ def folded_lines(
     box = f"{MONO}{TEXT}{SURFACE}margin:4px 0;padding:6px 8px;max-height:260px;overflow:auto;white-space:pre"
     shown = [literal(line[:_LONGEST_LINE]) for line in lines]
     if colours:
-        shown = [f"<span style='color:{colours.get(line[:1], 'inherit')}'>{line}</span>" for line in shown]
+        painted = ((colours.get(line[:1], "currentColor"), line) for line in shown)
+        shown = [
+            f"<span style='color:color-mix(in srgb,{colour} 70%,{STRONG})'>{line}</span>" for colour, line in painted
+        ]
     body = f"<pre tabindex='0' aria-label='{literal(title)}' style='{box}'>{chr(10).join(shown)}</pre>"
     return details_html(literal(title), body, is_open=is_open, style=MUTED)
 

@@ -172,7 +172,7 @@ class RunLines:
         bar = f"<div class='nbt-board-bar'><span role='status'>{place}</span>{''.join(turns)}</div>"
         body = "".join(map(self._line, shown))
         table = f"<table aria-label='Runs'><thead><tr><td></td>{heads}</tr></thead><tbody>{body}</tbody></table>"
-        scroller = f"<div class='nbt-board-scroll' tabindex='0' role='region' aria-label='Runs'>{table}</div>"
+        scroller = f"<div class='nbt-board-scroll' tabindex='0' role='group' aria-label='Runs'>{table}</div>"
         return f"<div class='nbt-board {NO_FORMULAS}'>{bar}{scroller}</div>"
 
     def _line(self, line: RunRow | RunGroup) -> str:

@@ -12,7 +12,7 @@ from nbtools.metrics.printed.shapes import folded, numbers_in
 from nbtools.notebook.html_parts import FONT, MONO, MUTED, TEXT
 from nbtools.notebook.panel.curve_editor import CurveEditor
 from nbtools.notebook.panel.snapshot import log_of
-from nbtools.notebook.widgets import html_widget, in_row
+from nbtools.notebook.widgets import html_widget, in_row, make_control
 from nbtools.run.run import Run
 from nbtools.rundir.json_files import file_stamp
 from nbtools.rundir.rundir import has_recipe
@@ -32,7 +32,7 @@ class LogView:
     """
 
     def __init__(self, changed: Callable[[object], None]) -> None:
-        self.search = widgets.Text(placeholder="Search the log", layout={"width": "260px"})
+        self.search = make_control(widgets.Text, "Search", placeholder="Search the log", width=310, label=48)
         self.search.tooltip = f"Show the lines with this text among the last {NUM_SEARCHED:,} lines of rank 0's log"
         self.curves = widgets.ToggleButton(description="Choose curves", icon="line-chart", layout={"width": "150px"})
         self.curves.tooltip = "Which numbers of the printed lines are drawn, and what counts the steps"

@@ -73,6 +73,18 @@ function liken(old, now) {
   });
 }
 
+/** Name the handle of each slider by its label, as ipywidgets does not. */
+function nameSliders(root, stopping) {
+  const all = () => {
+    for (const slider of root.querySelectorAll(".widget-hslider"))
+      slider.querySelector(".noUi-handle")?.setAttribute("aria-label", slider.querySelector("label").textContent);
+  };
+  const added = new MutationObserver(all);
+  added.observe(root, { childList: true, subtree: true });
+  stopping.addEventListener("abort", () => added.disconnect());
+  all();
+}
+
 function render({ model, el }) {
   const ending = new AbortController(), { signal } = ending, options = { signal };
   let root = null;
@@ -95,6 +107,7 @@ function render({ model, el }) {
       if (key === "s" && (ctrlKey || metaKey)) model.send({ saving: true }); // JupyterLab tells no kernel of a save
     }, { signal, capture: true });
     for (const scroller of root.querySelectorAll(".nbt-log")) keepPlace(scroller, signal);
+    nameSliders(root, signal);
     seek();
   };
   const ask = async () => { // within a click, as browsers require
