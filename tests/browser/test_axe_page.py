@@ -41,7 +41,7 @@ def test_axe_finds_nothing_serious_in_a_form(notebook: Any) -> None:
 
 def test_axe_finds_nothing_serious_in_runs(notebook: Any) -> None:
     (notebook.lab.project / "seen.py").write_text(PROGRAM)
-    first, second = f"import nbtools as nt\n{LAUNCH}.wait()\nnt.LivePlot({LAUNCH})", "nt.runs()"
+    first, second = f"import nbtools as nt\n{LAUNCH}.wait()\nnt.LivePlot({LAUNCH})", "nt.runs(name='*seen*')"
     panel = notebook.run("seen.ipynb", first, second, "nt.compare('*seen*')")
     panel.locator(".nbt-chart").first.wait_for()
     see(panel, "SUCCEEDED")
