@@ -108,7 +108,7 @@ def compare_runs(*refs: object, project: Project | str | Path | None = None, lea
     """
     notes: list[str] = []
     readable: dict[Run, Facts] = {}
-    for run in chosen(refs, project, notes):
+    for run in _chosen(refs, project, notes):
         try:
             readable[run] = facts_of(run)
         except (OSError, FormatError) as error:  # by a newer nbtools
@@ -230,8 +230,7 @@ def _apart(here: float, there: float) -> str:
 # --- which runs ------------------------------------------------------------------------------------
 
 
-def chosen(refs: Iterable[object], project: Project | str | Path | None, notes: list[str]) -> list[Run]:
-    """Return the runs that references name, each once; `notes` gets a sentence on each that was given twice."""
+def _chosen(refs: Iterable[object], project: Project | str | Path | None, notes: list[str]) -> list[Run]:
     found: dict[Path, Run] = {}
     for ref in _flat(refs):
         if isinstance(ref, str) and any(sign in ref for sign in "*?["):

@@ -24,7 +24,7 @@ from nbtools.notebook.plots.metric_names import grouped
 from nbtools.notebook.plots.view import Options, view_of, x_ticks
 from nbtools.notebook.run_html import plain_table, recorded_values, uncommitted
 from nbtools.run import facts
-from nbtools.run.compare import Comparison, chosen, compare_runs, parting
+from nbtools.run.compare import Comparison, compare_runs, parting
 from nbtools.run.curves import Curves, read_curves
 from nbtools.run.run import Run
 from nbtools.rundir import media
@@ -63,26 +63,24 @@ def report(*refs: object, path: str | Path, details: bool = False, **options: An
 
 def report_html(*refs: object, details: bool = False, **options: Any) -> str:
     """Return the text of the file that `report` writes."""
-    runs = chosen(refs, None, [])
-    compared = compare_runs(runs) if len(runs) > 1 else None
-    runs = [*compared.runs] if compared else runs
+    compared = compare_runs(*refs, least=1)
+    compared, runs = compared if details else _public(compared), compared.runs
     curves = [read_curves(run) for run in runs]
-    charts = _charts(runs[0], compared, curves, {"metrics": ("*",), **options})
+    charts = _charts(compared, curves, {"metrics": ("*",), **options})
     spec, data = canvas.packed(charts)
     spec["x"]["kinds"] = [charts.x]
     for chart in spec["charts"][_NUM_OPEN:]:
         chart["open"] = False
     spec |= {"alt": "curves", "filter": ""}
     kept = {"spec": spec, "palette": PALETTE, "data": base64.b64encode(data).decode()}
-    names = [*dict.fromkeys(run.name for run in runs)]
-    named = dict(zip(compared.labels if compared else names, runs, strict=True))
+    named = dict(zip(compared.labels, runs, strict=True))
     lead = [sentence_on_end(run.files, name, run.state, run.records.exit or {}) for name, run in named.items()]
     lead += [_parting(name, run, *next(iter(named.items()))) for name, run in [*named.items()][1:]]
     lead = lead if details else [_without_paths(line) for line in lead]
-    tables = [tables_html(compared if details else _public(compared), curves)] if compared else []
+    tables = [tables_html(compared, curves)] * (len(runs) > 1)
     scripts = Path(canvas.__file__).with_name("canvas.js"), _HERE / "report.js"
     parts = {
-        "title": literal(", ".join(names)),
+        "title": literal(", ".join(dict.fromkeys(run.name for run in runs))),
         "lead": "".join(f"<p>{literal(line)}</p>" for line in lead),
         "footer": f"nbtools {__version__}, {time.strftime('%Y-%m-%d %H:%M')}",
         "css": Path(canvas.__file__).with_name("canvas.css").read_text(encoding="utf-8"),
@@ -95,7 +93,7 @@ def report_html(*refs: object, details: bool = False, **options: Any) -> str:
     return Template((_HERE / "report.html").read_text(encoding="utf-8")).substitute(parts)
 
 
-def _charts(run: Run, compared: Comparison | None, curves: Sequence[Curves], options: Mapping[str, Any]) -> Charts:
+def _charts(compared: Comparison, curves: Sequence[Curves], options: Mapping[str, Any]) -> Charts:
     """Return all charts, open, with as many columns of each curve as the file has room for."""
     columns = _CURVE_BYTES // (_COLUMN_BYTES * max(1, sum(map(len, curves))))
     size = min(_MOST_COLUMNS, max(_LEAST_COLUMNS, columns)), 200
@@ -103,11 +101,11 @@ def _charts(run: Run, compared: Comparison | None, curves: Sequence[Curves], opt
     def sizes(num_open: int) -> list[Size]:
         return [size] * num_open
 
-    if compared:
+    if len(curves) > 1:
         found = overlay(compared, curves, Options(**options), sizes)
     else:
         shown = {name: curves[0][name] for _, names in grouped(curves[0]) for name in names}
-        found = charts_of(view_of(run, shown, **options), sizes)
+        found = charts_of(view_of(compared.runs[0], shown, **options), sizes)
     ticks = x_ticks(found.x, *found.limits, _NUM_TICKS)  # those of a plot area as wide as the columns are too many
     return replace(found, charts=[replace(chart, x_ticks=ticks) for chart in found.charts])
 

@@ -3,83 +3,20 @@
 An unknown name is returned unchanged, so that the config's validation can report it.
 """
 
+import functools
 import re
 from collections.abc import Iterable, Mapping
 from decimal import Decimal
+from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Literal
+
+import orjson
 
 from nbtools.errors import ConfigError, shown
 from nbtools.script.field import Field, fields_of
 from nbtools.script.values import FLAGS, TRUTHS, from_text
 from nbtools.settings import Settings
-
-_OLDER_NAMES = {
-    "dataset": "data_dir data_path train_file", "val_data": "validation_file", "validation_share": "share_val",
-    "text_col": "input_col text_column text_column_name", "lang_col": "language_col",
-    "target_cols": "label_column label_column_name", "skip_unlabelled": "drop_bad_labels",
-    "max_samples": "max_train_samples", "model_name": "model_name_or_path", "tokenizer": "tokenizer_name",
-    "batch_size": "train_batch_size batch_size_per_gpu per_device_train_batch_size",
-    "gradient_accumulation_steps": "accumulation_steps", "epochs": "n_epochs num_epochs num_train_epochs",
-    "max_steps": "train_timesteps", "learning_rate": "lr", "lr_schedule": "lr_scheduler_type",
-    "warmup_steps": "num_warmup_steps",
-    "precision": "mixed_precision", "gradient_clip": "max_grad_norm", "compile": "torch_compile",
-    "num_workers": "dataloader_num_workers", "save_dir": "save_path output_dir",
-    "log_every": "log_interval logging_steps", "eval_every": "eval_interval eval_steps",
-    "checkpoint_every": "checkpoint_freq save_interval save_steps", "keep_last": "save_total_limit",
-    "hidden_size": "tf_n_embd n_embd n_embed", "num_layers": "tf_n_layer n_layer n_layers",
-    "num_heads": "tf_n_head n_head n_heads", "dropout": "tf_dropout", "mask_probability": "mlm_probability",
-    "sequence_length": "context_len context_length n_transit max_agent_tokens max_len max_length max_seq_len "
-    "max_seq_length block_size",
-    "augmentation": "augmentation_prob", "unknown_lang": "unk_lang_prob", "eval_draws": "eval_samples",
-    "eval_batch_size": "test_batch_size per_device_eval_batch_size", "eval_samples": "max_eval_samples",
-    "min_chars": "min_story_length", "max_chars": "max_story_length",
-}  # fmt: skip
-ALIASES: Mapping[str, str] = {older: field for field, names in _OLDER_NAMES.items() for older in names.split()}
-"""Field of each older name."""
-
-IGNORED: Mapping[str, str] = {
-    "local_rank": "the launcher's environment says which process this is",
-    "distributed": "the number of processes is read from the environment",
-    "use_compressed_context": "compress_interval says it",
-    "save_checkpoints": "checkpoints are always saved, every checkpoint_every steps and at each epoch's end",
-    "pin_memory": "batches for a GPU always are in pinned memory",
-    **dict.fromkeys(("do_train", "do_eval"), "a script trains and evaluates"),
-    "overwrite_output_dir": "each run has a directory of its own",
-    "preprocessing_num_workers": "it changes no result",
-    "pad_to_max_length": "a batch is as long as its sequences",
-    "ddp_find_unused_parameters": "it follows from the model",
-    "load_best_model_at_end": "the best checkpoint is kept (keep_best), and tested at the end",
-}
-"""Arguments of older launchers and programs that have no effect, and the reason."""
-
-_REASONS = {
-    "packing": "is no choice: documents fill their sequences without padding; pairs share none, since they would "
-    "attend to each other, which is another loss, and those of similar length share a batch instead",
-    "language": "has no field: a column of the data has the language of each text (lang_col), unk without one",
-    "freeze_encoder": "has no field: adapter='lora' leaves the pretrained weights as they are and trains a part beside",
-    "only_encoder": "has no field: a model's folder in model_name gives the encoder alone",
-    "use_within_block_sep": "has no field: codes are spelled character by character, commas included",
-    "initial_checkpoint resume_from_checkpoint": "is no value of the config: give it to the script as --resume-from "
-    "FILE, or name a model's folder in model_name",
-    "num_transformations": "has no field: an augmented text has three random edits",
-    "decoder_dim_feedforward": "has no field: layers of the decoder are 4 times as wide inside as outside",
-    "wandb_project wandb_project_name": "has no field: the variable WANDB_PROJECT names the project",
-    "dataset_name dataset_config_name": "is written behind dataset: hf/OWNER/NAME:CONFIG,split=train",
-    "test_file": "has no field: the test has test_fraction of the held-out data",
-    "validation_split_percentage": "has no field: validation_share, where a recipe has it, is a share of 1",
-    "line_by_line": "is no choice: a table gives a document per row, and a text file is cut into sections",
-    "config_name config_overrides model_type": "has no field: hidden_size, num_layers and num_heads shape a new model, "
-    "model_name names a trained one",
-    "do_predict": "has no field: nbtools predict RUN uses the trained model",
-    "optim adam_epsilon": "has no field: the optimizer is AdamW, with an epsilon of 1e-8",
-    "evaluation_strategy eval_strategy save_strategy logging_strategy": "has no field: log_every, eval_every and "
-    "checkpoint_every count steps, and checkpoint_epochs saves at each epoch's end",
-    "run_name": "has no field: a run has the name of its script",
-    "push_to_hub": "has no field: nbtools export writes the model's folder, which can be uploaded",
-}
-REFUSED: Mapping[str, str] = {name: reason for names, reason in _REASONS.items() for name in names.split()}
-"""Names of other programs that have no field, and the reason."""
 
 REFUSED_BESIDE: Mapping[str, tuple[str, str]] = {
     "block_size": (
@@ -110,6 +47,16 @@ SWITCHES: Mapping[str, tuple[str, str, str]] = {
 _PRECISIONS = {"no": "fp32", "false": "fp32", "none": "fp32", "float32": "fp32", "float16": "fp16", "bfloat16": "bf16"}
 _COUNT = re.compile(r"([0-9]+(?:\.[0-9]+)?)([kmgb]?)", re.IGNORECASE)
 _UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "b": 10**9}
+
+
+@functools.cache
+def older(kind: Literal["fields", "ignored", "refused"]) -> Mapping[str, str]:
+    """Return a table of older_names.json, by names of older launchers and programs.
+
+    `fields` has the field that each stands for; `ignored` why one has no effect, `refused` why it has no field.
+    """
+    table = orjson.loads(Path(__file__).with_name("older_names.json").read_bytes())[kind]
+    return {name: value for names, value in table.items() for name in names.split()}
 
 
 def assigned(
@@ -186,7 +133,7 @@ def translated(cls: type[Settings], name: str, text: str | None) -> tuple[str, s
     The name has dashes or underscores; `text` is None for a flag without a value.
 
     Raises:
-        ConfigError: the name is an older one for a field that `cls` lacks, or in `REFUSED`.
+        ConfigError: the name is an older one for a field that `cls` lacks, or has none.
     """
     name = name.replace("-", "_")
     fields = cls.model_fields
@@ -195,10 +142,10 @@ def translated(cls: type[Settings], name: str, text: str | None) -> tuple[str, s
         truth = TRUTHS.get(text.lower()) if text is not None else True
         return field, str(text) if truth is None else on if truth else off
     beside, why = REFUSED_BESIDE.get(name, ("", ""))
-    why = why if beside in fields else REFUSED.get(name, "")
+    why = why if beside in fields else older("refused").get(name, "")
     if why and name not in fields:
         raise ConfigError(f"{name}: {why}; leave it out")
-    field = name if name in fields else ALIASES.get(name, name)
+    field = name if name in fields else older("fields").get(name, name)
     if field not in fields:
         if field != name:
             own = [known for known in cls.__annotations__ if known in fields]

@@ -141,8 +141,8 @@ def _meaning(cls: type[TrainConfig], key: str, value: yaml.Node, known: Mapping[
     says_off = isinstance(value, yaml.ScalarNode) and TRUTHS.get(value.value.lower()) is False
     if says_off and aliases.ENABLES.get(name) in cls.model_fields:
         return aliases.ENABLES[name], None
-    if name in aliases.IGNORED:
-        raise ConfigError(f"is not needed: {aliases.IGNORED[name]}")
+    if name in aliases.older("ignored"):
+        raise ConfigError(f"is not needed: {aliases.older('ignored')[name]}")
     if aliases.is_quotient(cls, name):
         return aliases.quotient(cls, name, value.value if isinstance(value, yaml.ScalarNode) else "", known, {})
     field, _ = aliases.translated(cls, name, "")

@@ -144,8 +144,8 @@ def normalized(args: Sequence[str], config: TrainConfig) -> tuple[list[str], tup
             text = rest.pop(0)
         if aliases.ENABLES.get(name) in cls.model_fields:
             switches[name] = TRUTHS.get((text or "true").lower(), True)
-        elif name in aliases.IGNORED:
-            notes.append(f"--{name.replace('_', '-')} is ignored: {aliases.IGNORED[name]}")
+        elif name in aliases.older("ignored"):
+            notes.append(f"--{name.replace('_', '-')} is ignored: {aliases.older('ignored')[name]}")
         elif aliases.is_quotient(cls, name):
             divided.append((name, text or ""))
         else:
@@ -178,11 +178,11 @@ def normalized(args: Sequence[str], config: TrainConfig) -> tuple[list[str], tup
 def _value_pattern(cls: type[TrainConfig], name: str) -> str:
     """Return the pattern of a word behind a flag that is its value and is translated; tyro judges all others."""
     truth, any_word, none = "|".join(TRUTHS), "(?!--).*", "(?!)"
-    if name in aliases.IGNORED:
+    if name in aliases.older("ignored"):
         return rf"-?[0-9]+|{truth}"
     if name in aliases.SWITCHES or is_truth(cls, name):
         return truth
-    field = name if name in cls.model_fields else aliases.ALIASES.get(name, name)
+    field = name if name in cls.model_fields else aliases.older("fields").get(name, name)
     # A count may be 500k, and a precision has older names.
     info = cls.model_fields.get(field)
     is_spelled = info is not None and (info.annotation in (int, int | None) or field == "precision")
@@ -191,7 +191,7 @@ def _value_pattern(cls: type[TrainConfig], name: str) -> str:
 
 def is_truth(cls: type[TrainConfig], name: str) -> bool:
     """Whether a field is a bool, so that its flag needs no value."""
-    field = name if name in cls.model_fields else aliases.ALIASES.get(name, name)
+    field = name if name in cls.model_fields else aliases.older("fields").get(name, name)
     return field in cls.model_fields and cls.model_fields[field].annotation is bool
 
 

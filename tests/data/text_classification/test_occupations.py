@@ -27,10 +27,10 @@ def test_all_rows_differ_and_are_as_a_model_sees_them() -> None:
 def test_there_are_enough_codes_titles_and_languages_and_no_code_prevails() -> None:
     rows = occupations.rows()
     codes = {code for row in rows for code in row.codes}
-    assert len(codes) == len(occupations._TITLES) == NUM_GENERATED_CODES >= 30
+    assert len(codes) == len(occupations.entries()) == NUM_GENERATED_CODES >= 30
     assert all(hisco_code(code) == code for code in codes)
     assert any(code.startswith("0") for code in codes)
-    titles = {name for _, _, *names in occupations._TITLES for each in names for name in each.split("|")}
+    titles = {name for entry in occupations.entries() for lang in ("en", "da", "de") for name in entry[lang].split("|")}
     assert len(titles) >= 50
     assert {row.lang for row in rows} == {"en", "da", "de"}
     (_, most), *_ = Counter(row.codes for row in rows).most_common(1)
