@@ -15,7 +15,7 @@ from nbtools.cli.parser import FORMER_NAMES, parser
 from nbtools.cli.predictions import prediction_fields
 from nbtools.recipes import RECIPES
 from nbtools.rundir.rundir import RunDir
-from nbtools.script.compat.aliases import ALIASES, IGNORED, SWITCHES
+from nbtools.script.compat.aliases import SWITCHES, older
 
 ROOT = Path(__file__).resolve().parents[1]
 README = ROOT / "README.md"
@@ -195,7 +195,7 @@ def test_every_flag_in_the_prose_is_known(page: Path) -> None:
     ours = prose(TEXTS[page]).partition("## Guides of older programs")[0]
     for flag in re.findall(r"(?<![\w-])--[a-zA-Z][\w-]*", ours):
         name = flag[2:].replace("-", "_")
-        assert flag in known or name in {*fields, *ALIASES, *IGNORED, *SWITCHES}, flag
+        assert flag in known or name in {*fields, *older("fields"), *older("ignored"), *SWITCHES}, flag
 
 
 @each_page

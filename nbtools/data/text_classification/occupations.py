@@ -11,6 +11,9 @@ import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
+
+import orjson
 
 NUM_ROWS = 4800
 """Number of distinct descriptions of `rows`."""
@@ -29,31 +32,6 @@ _Entry = Mapping[str, str]
 """A row of occupations.csv: code, relative frequency, and the titles in each language, with "|" between synonyms."""
 
 _LANGS = ("en", "da", "de")
-_PHRASES = {
-    "en": (
-        "{}", "{}", "{}", "{} in {place}", "{} of {place}", "{} at {place}", "a {}", "former {}", "{}, {place}",
-        "master {}", "lives as {}", "{} his own account", "journeyman {}", "retired {}", "{} for wages",
-    ),
-    "da": (
-        "{}", "{}", "{}", "{} i {place}", "{} paa {place}", "forhen {}", "{}, {place}", "lever som {}", "{}s lærling",
-        "arbejder som {}", "afskediget {}", "{} ved {place}", "ernærer sig som {}",
-    ),
-    "de": (
-        "{}", "{}", "{}", "{} in {place}", "{} zu {place}", "ehemaliger {}", "{}, {place}", "lebt als {}", "{}geselle",
-        "{}meister", "arbeitet als {}", "{} aus {place}",
-    ),
-}  # fmt: skip
-_PLACES = {
-    "en": ("york", "the parish", "hull", "leeds", "st mary", "kent", "this town", "the mill", "oldham", "the hall"),
-    "da": ("aarhus", "sognet", "odense", "ribe", "byen", "godset", "viborg", "møllen", "thisted", "holmen"),
-    "de": ("altona", "kiel", "der stadt", "husum", "dem gut", "lübeck", "flensburg", "dem dorf", "bremen", "stade"),
-}
-_AND = {"en": ("{} and {}", "{} & {}", "{}, also {}"), "da": ("{} og {}", "{} & {}"), "de": ("{} und {}", "{} u. {}")}
-_ALIKE = {
-    "a": "e", "e": "a", "i": "y", "y": "i", "o": "u", "u": "o", "c": "k", "k": "c", "s": "z", "z": "s", "v": "w",
-    "w": "v", "d": "t", "t": "d", "b": "p", "p": "b", "m": "n", "n": "m", "g": "k", "f": "v", "æ": "e", "ø": "o",
-    "ä": "e", "ö": "o", "ü": "u",
-}  # fmt: skip
 _TWO_CODES_SHARE = 0.15
 _MISSPELT_SHARE = 0.5
 
@@ -63,6 +41,12 @@ def entries() -> Sequence[_Entry]:
     """Return the occupations with their codes."""
     with Path(__file__).with_suffix(".csv").open(encoding="utf-8", newline="") as file:
         return [*csv.DictReader(file)]
+
+
+@functools.cache
+def _words(kind: str) -> Mapping[str, Any]:
+    """Return the `phrases`, `places` or conjunctions (`and`) of each language, or letters that sound `alike`."""
+    return orjson.loads(Path(__file__).with_suffix(".json").read_bytes())[kind]  # type: ignore[no-any-return]
 
 
 @functools.lru_cache(maxsize=4)
@@ -86,7 +70,7 @@ def _row(random_: random.Random) -> Row:
         while second["code"] == first["code"] or second["code"].startswith("-"):
             second = _draw(random_)
         codes.append(second["code"])
-        text = _one_of(random_, _AND[lang]).format(_title(random_, first, lang), _title(random_, second, lang))
+        text = _one_of(random_, _words("and")[lang]).format(_title(random_, first, lang), _title(random_, second, lang))
     if random_.random() < _MISSPELT_SHARE:
         for _ in range(1 + int(random_.random() * 2)):
             text = _misspelt(random_, text)
@@ -109,8 +93,8 @@ def _title(random_: random.Random, entry: _Entry, lang: str) -> str:
 def _phrase(random_: random.Random, entry: _Entry, lang: str) -> str:
     title = _title(random_, entry, lang)
     if entry["code"] in ("-1", "-2"):
-        return title if random_.random() < 0.3 else f"{title}, {_one_of(random_, _PLACES[lang])}"
-    return _one_of(random_, _PHRASES[lang]).format(title, place=_one_of(random_, _PLACES[lang]))
+        return title if random_.random() < 0.3 else ", ".join((title, _one_of(random_, _words("places")[lang])))
+    return _one_of(random_, _words("phrases")[lang]).format(title, place=_one_of(random_, _words("places")[lang]))
 
 
 def _misspelt(random_: random.Random, text: str) -> str:
@@ -125,7 +109,7 @@ def _misspelt(random_: random.Random, text: str) -> str:
     if kind == 1:
         return before + letter + letter + after
     if kind == 2:
-        return before + _ALIKE.get(letter, letter) + after
+        return before + str(_words("alike").get(letter, letter)) + after
     return before + after[0] + letter + after[1:] if after[0] != " " else text
 
 

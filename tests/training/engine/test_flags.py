@@ -11,7 +11,7 @@ import torch
 from nbtools.config import TrainConfig
 from nbtools.recipes import RECIPES, AlgorithmDistillationConfig, MLMPretrainingConfig, TextClassificationConfig
 from nbtools.rundir.json_files import write_json
-from nbtools.script.compat.aliases import ALIASES
+from nbtools.script.compat.aliases import older
 from nbtools.settings import setting
 from nbtools.training.engine.flags import parse
 from nbtools.training.process import launchers
@@ -53,10 +53,10 @@ def test_a_command_line_is_answered_without_loading_torch(recipe: str, words: li
     assert done.stdout.endswith("loaded set()\n")
 
 
-@pytest.mark.parametrize("alias", ALIASES)
+@pytest.mark.parametrize("alias", older("fields"))
 @pytest.mark.parametrize("dash", ["-", "_"])
 def test_an_alias_sets_its_field(alias: str, dash: str) -> None:
-    field = ALIASES[alias]
+    field = older("fields")[alias]
     values = {"precision": "bf16", "max_chars": "900", "tokenizer": "words", "lr_schedule": "cosine"}
     values |= dict.fromkeys(("compile", "skip_unlabelled"), "True")
     shares = "learning_rate", "gradient_clip", "dropout", "mask_probability", "augmentation", "unknown_lang"

@@ -1,0 +1,30 @@
+"""The public names; `__init__.py` loads each from here when it is first used."""
+
+from ._version import __version__ as __version__
+from .cli.doctor import doctor as doctor
+from .config import Launch as Launch
+from .config import Slurm as Slurm
+from .config import StopOn as StopOn
+from .launcher.launch import launch as launch
+from .launcher.preflight import preflight as preflight
+from .launcher.resume import reproduce as reproduce
+from .launcher.resume import resume as resume
+from .metrics.history import History as History
+from .notebook.board.board import compare as compare
+from .notebook.board.runs import runs as runs
+from .notebook.board.scaling import scaling as scaling
+from .notebook.comparison.report import report as report
+from .notebook.form.form import ConfigForm as ConfigForm
+from .notebook.form.form import new as new
+from .notebook.panel.panel import LivePlot as LivePlot
+from .notebook.playground.playground import Playground as Playground
+from .notebook.plots.media_html import show_media as show_media
+from .recipes import RECIPES as RECIPES
+from .run.checkpoints import Checkpoint as Checkpoint
+from .run.removal.clean import clean as clean
+from .run.run import Run as Run
+from .run.state import RunState as RunState
+from .rundir import media as media
+from .script.program import Program as Program
+from .script.script import read_script as read_script
+from .script.script import write_script as write_script
