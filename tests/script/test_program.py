@@ -339,6 +339,7 @@ def test_in_a_repository_of_the_users_only_its_run_and_its_launcher_script_are_w
     outside = {path for path in after if path.parts[0] != "runs"}
     assert outside == {Path("scripts/mine.py")}
     assert run.dir.parent == repository / "runs"
+    assert [found.id for found in nt.runs()] == [nt.Run("latest").id] == [run.id]
 
 
 def test_patterns_of_curves_are_read_back_from_a_launcher_script(project: Project) -> None:
