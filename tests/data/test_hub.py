@@ -185,27 +185,6 @@ def test_a_split_and_a_part_of_one_are_read_by_the_real_library(tmp_path: Path, 
         next(read(HubDataset("hf/local", folder, split="validation"), streaming=streaming))
 
 
-@pytest.mark.parametrize(
-    ("row", "column"),
-    [
-        ({"url": "a", "text": "b", "timestamp": "c"}, "text"),
-        ({"title": "a", "text": None}, "text"),
-        ({"label": 1, "sentence": "b"}, "sentence"),
-    ],
-)
-def test_the_column_of_text_is_found(row: dict[str, Any], column: str) -> None:
-    assert tables.text_column("a/b, row 1", row) == column
-
-
-def test_a_missing_text_is_none_and_one_that_is_no_text_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    rows: list[dict[str, Any]] = [{"text": "a"}, {"text": None}, {"text": ["b"]}]
-    monkeypatch.setattr(datasets, "load_dataset", lambda *_, **__: rows)
-    texts = read(HubDataset("hf/a/b", "a/b"))
-    assert [next(texts), next(texts)] == ["a", None]
-    with pytest.raises(DataError, match="a/b, row 3: column 'text' holds list beside text"):
-        next(texts)
-
-
 # --- failures ---
 
 

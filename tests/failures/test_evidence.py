@@ -2,9 +2,6 @@
 
 import json
 import os
-import subprocess
-import sys
-import time
 from pathlib import Path
 from traceback import format_exc
 
@@ -61,16 +58,6 @@ def test_in_a_chain_the_frame_is_that_of_the_last_exception_that_has_one(run: Ru
     assert evidence.training_frame(handled, run) == "/home/me/data.py:5 in __getitem__: raise KeyError"
 
 
-def test_the_frame_of_a_real_traceback_is_found(run: RunDir, tmp_path: Path) -> None:
-    script = tmp_path / "toy.py"
-    script.write_text("import json\ndef train(text):\n    return json.loads(text)\n\ntrain('{')\n")
-    done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, timeout=60, check=False)
-    assert evidence.training_frame(done.stderr, run) == "toy.py:3 in train: return json.loads(text)"
-    said, found = evidence.last_output(done.stderr, done.returncode)
-    assert said.startswith(": json.decoder.JSONDecodeError: Expecting property name")
-    assert found == done.stderr.strip()
-
-
 def test_of_nbtools_a_real_traceback_shows_recipes_but_not_their_plumbing(run: RunDir) -> None:
     from nbtools.training.process import launchers
     from nbtools.training.text_classification import metrics
@@ -86,23 +73,6 @@ def test_of_nbtools_a_real_traceback_shows_recipes_but_not_their_plumbing(run: R
     assert recipe.startswith("nbtools/training/text_classification/metrics.py:")
     assert recipe.endswith(' in prefixes: if system.formatter != "hisco":')
     assert caller.partition(":")[0].endswith("tests/failures/test_evidence.py"), "the deepest frame was in launchers.py"
-
-
-def test_the_python_frame_of_a_crash_is_found_where_faulthandler_was_on(run: RunDir, tmp_path: Path) -> None:
-    script = tmp_path / "toy.py"
-    script.write_text(
-        "import ctypes, resource\nresource.setrlimit(resource.RLIMIT_CORE, (0, 0))\n"
-        "def train():\n    ctypes.string_at(0)\n\nprint('step 1', flush=True)\ntrain()\n"
-    )
-    done = subprocess.run(
-        [sys.executable, "-X", "faulthandler", str(script)], capture_output=True, text=True, timeout=60
-    )
-    assert done.returncode == -11
-    report = evidence.crash_report(done.stdout + done.stderr)
-    assert report is not None
-    assert report.startswith("Fatal Python error: Segmentation fault")
-    assert evidence.training_frame(report, run) == "toy.py:4 in train"
-    assert evidence.crash_report("step 1") is None
 
 
 WORKERS = traceback((f"{SITE}/utils/data/dataloader.py", 725, "__next__", "data = self._next_data()")).replace(
@@ -130,17 +100,6 @@ def test_the_lines_that_torch_marks_with_their_rank_are_read_as_they_were(run: R
     torchruns = "E1121 13:41:06.298000 7914 torch/distributed/elastic/multiprocessing/api.py:1002] failed\nTraceback"
     printed = evidence.printed_by(run, 0, f"step 1\n{marked}{torchruns}")
     assert printed == f"step 1\n{ORIGINAL}"
-
-
-def test_only_the_newest_agents_logs_are_a_ranks_output(run: RunDir) -> None:
-    for age, name in ((2, "zz_first"), (1, "aa_second")):
-        folder = run.ranks / name / "attempt_0" / "1"
-        folder.mkdir(parents=True)
-        for stream in ("stdout", "stderr"):
-            (folder / f"{stream}.log").write_text(f"{name} {stream}")
-        os.utime(run.ranks / name, (time.time() - age, time.time() - age))
-    assert evidence.printed_by(run, 1, "rank 0's") == "aa_second stdout\naa_second stderr"
-    assert run.rank_logs(2) == []
 
 
 def test_the_end_of_a_file_is_never_what_stood_before_the_attempt(run: RunDir) -> None:

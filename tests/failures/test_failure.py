@@ -8,11 +8,12 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from fixture_types import Start
+from launched import TRAINER, agent, at_step, processes_of
 from waiting import eventually
 
 import nbtools as nt
@@ -27,9 +28,6 @@ from nbtools.run.state import RunState
 from nbtools.rundir.heartbeat import read_heartbeats
 from nbtools.rundir.json_files import write_json
 from nbtools.rundir.rundir import RunDir
-
-PROGRAMS = Path(__file__).parents[1] / "programs"
-Start = Callable[..., Run]
 
 
 @pytest.fixture
@@ -491,10 +489,6 @@ def test_what_was_killed_is_the_program_where_the_run_directory_is_away(tmp_path
 # --- real faults --------------------------------------------------------------------------------------
 
 
-def agent(*script_and_args: str | Path, nproc: int = 2) -> list[str | Path]:
-    return [sys.executable, PROGRAMS / "fake_agent.py", f"--nproc-per-node={nproc}", *script_and_args]
-
-
 def failed(run: Run, timeout_s: float = 120) -> Failure:
     assert run.wait(timeout_s=timeout_s, check=False) is RunState.FAILED
     assert run.failure is not None
@@ -504,11 +498,11 @@ def failed(run: Run, timeout_s: float = 120) -> Failure:
 @pytest.mark.promise("safety-echo")
 @pytest.mark.parametrize("victim", [0, 1])
 def test_a_rank_killed_as_the_kernel_does_it_without_memory_is_told_as_that(supervised: Start, victim: int) -> None:
-    run = supervised(*agent(PROGRAMS / "fake_trainer.py"))
-    eventually(lambda: [rank.step >= 3 for rank in read_heartbeats(run.files)] == [True, True])
+    run = supervised(*agent(TRAINER))
+    at_step(run, 3)
     with run.files.system.open("a") as file:
         file.write(memory_row(0.95))
-    next(process for process in members(run.files) if process.environ().get("RANK") == str(victim)).kill()
+    processes_of(run)[str(victim)].kill()
     found = failed(run)
     assert (found.rank, found.exitcode, found.signal) == (victim, -9, "SIGKILL")
     assert found.host and [other["rank"] for other in found.others] == [1 - victim]

@@ -127,7 +127,7 @@ ADVICE = {
     "a missing program": "If it is a program, PATH has to name its folder",
 }
 RANKS = {"mp.spawn": {1}, "mp.spawn, killed": {1}, "its own torchrun": {1}}
-BY_TORCHRUN = {"an open bar", "an abort at the exit", "a missing module", *RANKS}
+BY_TORCHRUN = {"an open bar", *RANKS}
 """Programs that the real torchrun starts; the others have one that prints the same summary in a tenth of its time."""
 Failed = Callable[..., tuple[Run, Failure]]
 

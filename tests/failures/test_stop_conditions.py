@@ -13,7 +13,8 @@ from typing import Any
 
 import psutil
 import pytest
-from fixture_types import MonkeyPatch
+from fixture_types import MonkeyPatch, Start
+from launched import TRAINER, agent
 from waiting import eventually
 
 from nbtools.config import Launch, StopOn
@@ -30,9 +31,6 @@ from nbtools.rundir.rundir import RunDir
 from nbtools.script.script import parse_script, render
 from nbtools.user_config import update_user_config
 
-PROGRAMS = Path(__file__).parents[1] / "programs"
-TRAINER = PROGRAMS / "fake_trainer.py"
-Start = Callable[..., Run]
 USUAL = StopOn(nan=True, no_improvement=True, loss_above=True).model_dump()
 
 
@@ -170,9 +168,8 @@ def test_a_wrong_condition_or_command_is_refused_with_what_is_allowed(given: dic
 
 @pytest.mark.promise("fault-34")
 def test_a_nan_stops_all_ranks_with_a_checkpoint_and_the_run_says_why(supervised: Start) -> None:
-    fake = [sys.executable, PROGRAMS / "fake_agent.py", "--nproc-per-node=2", "--shutdown-timeout=5"]
     options = ["--nan-from", "25", "--checkpoint-every", "10", "--steps", "100000"]
-    run = supervised(*fake, TRAINER, *options, launch={"stop_on": {"nan": True}})
+    run = supervised(*agent(TRAINER, *options), launch={"stop_on": {"nan": True}})
     assert run.wait(timeout_s=180) is RunState.STOPPED
     ended = read_json(run.files.exit)
     assert ended is not None

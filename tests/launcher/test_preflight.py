@@ -143,13 +143,12 @@ def test_a_misspelled_keyword_names_the_nearest_one(project: Project) -> None:
         nt.preflight(written(project), nproc_per_nod=1)
 
 
-@pytest.mark.slow
 def test_a_launch_warns_of_what_the_preflight_found(project: Project) -> None:
     path = project.scripts / "computed.py"
     path.write_text("import nbtools.recipes\nfor number in (1, 2):\n    pass\n")
-    checked = nt.preflight(path, gpus=())
+    checked = nt.preflight(path, gpus=(), torchrun=False)
     with pytest.warns(UserWarning, match="launch settings") as warned:
-        run = nt.launch(path, gpus=())
+        run = nt.launch(path, gpus=(), torchrun=False)
     run.wait(timeout_s=120)
     assert [str(warning.message) for warning in warned] == list(checked.warnings)
     assert checked.recipe is None and f"{path}:1" in checked.warnings[0]

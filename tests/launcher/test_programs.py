@@ -7,7 +7,6 @@ import subprocess
 import sys
 import time
 from importlib.util import find_spec
-from pathlib import Path
 from typing import Any
 
 import psutil
@@ -138,17 +137,6 @@ def test_a_program_that_is_killed_leaves_no_process(cpu_project: Project, name: 
     assert "torchrun" not in run.failure.message
     eventually(lambda: not [p for p in found if p.is_running() and p.status() != psutil.STATUS_ZOMBIE])
     eventually(lambda: not list(members(run.files)))  # the supervisor outlives its record for a moment
-
-
-@pytest.mark.slow
-def test_the_run_of_a_program_is_found_where_it_was_launched(tmp_path: Path, monkeypatch: MonkeyPatch) -> None:
-    (tmp_path / "trainer").mkdir()
-    (tmp_path / "trainer" / "train.py").write_text("print('step 1 loss 2.5')\n")
-    monkeypatch.chdir(tmp_path)
-    run = nt.launch("trainer/train.py", gpus=(), torchrun=False)
-    run.wait(60)
-    assert run.dir.parent == tmp_path / "runs"
-    assert [found.id for found in nt.runs()] == [nt.Run("latest").id] == [run.id]
 
 
 def test_a_module_that_is_nowhere_names_the_folder_that_has_it(cpu_project: Project, monkeypatch: MonkeyPatch) -> None:

@@ -30,16 +30,25 @@ from nbtools.rundir.rundir import RunDir
 # --- ends -------------------------------------------------------------------------------------------
 
 
-def test_a_run_that_ends_well_is_recorded_with_its_return_code(supervised: Start) -> None:
+def test_a_run_that_ends_well_is_recorded_and_sweeps_no_other_of_its_id(supervised: Start, tmp_path: Path) -> None:
     run = supervised(*agent(TRAINER, "--steps", "3"))
-    assert run.wait(timeout_s=60) is RunState.SUCCEEDED
+    stranger = subprocess.Popen(
+        [sys.executable, "-c", "import time; time.sleep(600)"],
+        env={**os.environ, "NBTOOLS_RUN_ID": run.id, "NBTOOLS_RUN_DIR": str(tmp_path / "elsewhere" / run.id)},
+    )
+    try:
+        assert run.wait(timeout_s=60) is RunState.SUCCEEDED
+        eventually(lambda: not members(run.files))
+        assert stranger.poll() is None
+    finally:
+        stranger.kill()
+        stranger.wait()
     ended = read_json(run.files.exit) or {}
     assert (ended["returncode"], ended["signal"], ended["stopped"], ended["failure"], ended["swept"]) == (
         *(0, None, False, None),
         0,
     )
     assert ended["duration_s"] > 0
-    eventually(lambda: not members(run.files))
     assert not is_locked(run.files.lock)
 
 
@@ -56,32 +65,19 @@ def test_printed_curves_have_times(supervised: Start, tmp_path: Path) -> None:
     assert [row[2] for row in map(json.loads, run.files.log_times.read_text().splitlines())] == [1, 1]
 
 
-def test_the_first_failing_rank_is_named_with_its_traceback(supervised: Start) -> None:
-    run = supervised(*agent(TRAINER, "--fail-at", "3", "--failing-rank", "1"))
-    assert run.wait(timeout_s=60, check=False) is RunState.FAILED
-    assert (failure := run.failure) is not None
-    assert (failure.rank, failure.exitcode, failure.signal) == (1, 1, None)
-    assert failure.message == "ValueError: boom at step 3"
-    assert "fake_trainer.py" in (failure.traceback or "")
-    assert not run.files.attempts.exists(), "without max_restarts it stays failed"
-
-
-def test_a_program_without_torchrun_fails_with_the_last_thing_it_printed(supervised: Start) -> None:
-    run = supervised(sys.executable, PROGRAMS / "fails.py", "raise")
-    run.wait(timeout_s=60, check=False)
-    assert run.failure.message == "exited with code 1: ValueError: boom <b>&"
-    assert (run.failure.traceback or "").startswith("Traceback")
-
-
 def test_the_agents_death_by_signal_fails_the_run_and_no_rank_lives_on(supervised: Start) -> None:
     run = supervised(*agent(TRAINER))
     at_step(run, 2)
     family = processes_of(run)
+    assert sorted(family) == ["0", "1", "agent", "supervisor"]
+    assert run.records.process == ProcessIdentity.of(family["supervisor"].pid)
+    assert os.getsid(family["supervisor"].pid) == family["supervisor"].pid
     family["agent"].kill()
     assert run.wait(timeout_s=30, check=False) is RunState.FAILED
     assert not any(family[rank].is_running() and family[rank].status() != "zombie" for rank in "01")
     ended = read_json(run.files.exit) or {}
     assert (ended["signal"], ended["swept"]) == (9, 2)
+    assert not run.files.attempts.exists(), "without max_restarts it stays failed"
     assert run.failure.signal == "SIGKILL"
     assert run.failure.headline.startswith("the torchrun agent was killed by SIGKILL: from outside")
 
@@ -95,33 +91,7 @@ def test_a_daemon_is_swept_even_without_the_runs_mark(supervised: Start, tmp_pat
     assert ended["swept"] == 1
 
 
-def test_processes_of_another_run_with_the_same_id_are_left_alone(supervised: Start, tmp_path: Path) -> None:
-    run = supervised(*agent(TRAINER, "--steps", "3"))
-    stranger = subprocess.Popen(
-        [sys.executable, "-c", "import time; time.sleep(600)"],
-        env={**os.environ, "NBTOOLS_RUN_ID": run.id, "NBTOOLS_RUN_DIR": str(tmp_path / "elsewhere" / run.id)},
-    )
-    try:
-        run.wait(timeout_s=60)
-        eventually(lambda: not members(run.files))
-        assert stranger.poll() is None
-    finally:
-        stranger.kill()
-        stranger.wait()
-
-
 # --- stops ------------------------------------------------------------------------------------------
-
-
-def test_a_sigterm_lets_the_ranks_save_and_ends_as_stopped(supervised: Start) -> None:
-    run = supervised(*agent(TRAINER))
-    at_step(run, 2)
-    supervisor_of(run).terminate()
-    assert run.wait(timeout_s=30) is RunState.STOPPED
-    assert [checkpoint.step for checkpoint in run.checkpoints] == [run.step]
-    assert run.failure is None
-    ended = read_json(run.files.exit) or {}
-    assert (ended["returncode"], ended["stopped"]) == (1, True)
 
 
 def test_further_sigterms_do_not_reach_ranks_that_are_saving(supervised: Start, tmp_path: Path) -> None:
@@ -264,15 +234,6 @@ def test_a_run_directory_is_used_once(supervised: Start) -> None:
 # --- what it is and costs ----------------------------------------------------------------------------
 
 
-def test_every_process_has_the_runs_id_and_the_supervisor_a_session(supervised: Start) -> None:
-    run = supervised(*agent(TRAINER))
-    at_step(run, 1)
-    family = processes_of(run)
-    assert sorted(family) == ["0", "1", "agent", "supervisor"]
-    assert run.records.process == ProcessIdentity.of(family["supervisor"].pid)
-    assert os.getsid(family["supervisor"].pid) == family["supervisor"].pid
-
-
 def test_the_agent_starts_with_default_signals_and_nothing_to_read(supervised: Start) -> None:
     program = (
         "import signal, sys\n"
@@ -308,7 +269,10 @@ def test_a_launcher_that_blocks_signals_leaves_a_run_that_can_be_stopped(supervi
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM, signal.SIGINT, signal.SIGCHLD})
     at_step(run, 1)
     assert "killed" not in run.stop(timeout_s=30)
-    assert run.state is RunState.STOPPED
+    assert run.state is RunState.STOPPED and run.failure is None
+    assert [checkpoint.step for checkpoint in run.checkpoints] == [run.step]
+    ended = read_json(run.files.exit) or {}
+    assert (ended["returncode"], ended["stopped"]) == (1, True)
 
 
 # --- errors of the supervisor itself --------------------------------------------------------------

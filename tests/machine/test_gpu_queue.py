@@ -75,16 +75,6 @@ def test_a_ticket_that_nobody_holds_is_dead_and_cleared_away_by_the_next(take: T
     assert waiting.exists()
 
 
-def test_the_ticket_lives_as_long_as_any_copy_of_its_descriptor(take: Take) -> None:
-    _, descriptor = take("a", 0)
-    waiting, _ = take("b", 0)
-    child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE, pass_fds=(descriptor,))
-    os.close(descriptor)
-    assert names(gpu_queue.ahead(waiting)) == ["a"]
-    child.communicate(b"\n")
-    assert gpu_queue.ahead(waiting) == []
-
-
 def test_numbers_go_on_beyond_nine_digits_and_strange_files_are_left_alone(folder: Path, take: Take) -> None:
     take("a", 0)
     for name in ("999999999.json", "x.json", "1.txt", "-1.json", "٣.json"):

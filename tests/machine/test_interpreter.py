@@ -18,8 +18,6 @@ from nbtools.machine.interpreter import interpreter_for, own_interpreter
 from nbtools.project import Project
 from nbtools.run.run import Run
 
-from slurm_cluster import SlurmCluster
-
 ANOTHER_UID = 65_534
 
 TRAIN = """
@@ -90,16 +88,22 @@ def program(folder: Path, text: str = "print('step 1 loss 2.0')\n", name: str = 
 
 
 @pytest.mark.slow
-def test_a_program_trains_in_the_environment_beside_it(cpu_project: Project, without_nbtools: Path) -> None:
-    script = program(cpu_project.root / "repo", TRAIN)
-    (script.parent / ".venv").symlink_to(without_nbtools)
-    run = nt.launch(script, nproc_per_node=2)
+def test_a_module_trains_in_the_environment_beside_it(
+    cpu_project: Project, without_nbtools: Path, cli: Cli, monkeypatch: MonkeyPatch
+) -> None:
+    repository = cpu_project.root / "repo"
+    script = program(repository / "pkg", TRAIN)
+    program(repository / "pkg", "", "__init__.py")
+    (repository / ".venv").symlink_to(without_nbtools)
+    monkeypatch.chdir(repository)
+    run = Run(cli("launch", "-m", "pkg.train", "--nproc-per-node", 2).stdout.strip())
     run.wait(180)
-    assert f"prefix {script.parent / '.venv'} package" in run.log()
+    assert f"prefix {repository / '.venv'} package pkg" in run.log()
     assert run.history["train/loss"].values.tolist() == [2.0, 3.0, 4.0]
-    assert run.info["argv"][0] == str(script.parent / ".venv" / "bin" / "python")
+    assert run.info["target"] == ["-m", "pkg.train"] and run.info["cwd"] == str(repository)
+    assert run.info["argv"][0] == str(repository / ".venv" / "bin" / "python")
     assert run.info["launch"]["python"] == run.info["argv"][0]
-    assert ".venv beside the script" in repr(preflight(script))
+    assert f".venv in {repository}" in repr(preflight(script))
 
 
 @pytest.mark.slow  # an environment is made, and three programs start in it
@@ -118,25 +122,6 @@ def test_a_restart_and_a_resume_run_in_the_named_environment(cpu_project: Projec
     assert f"in {without_nbtools} None" in child.log() and "ckpt_step40.pt" in child.log()
     assert child.info["argv"][0] == run.info["argv"][0] == str(without_nbtools / "bin" / "python")
     assert child.history["train/loss"].steps.tolist() == list(range(1, 51))
-
-
-@pytest.mark.slow
-@pytest.mark.needs("slurm")
-def test_a_module_trains_in_its_own_environment_as_a_job_of_slurm(
-    slurm_cluster: SlurmCluster, cpu_project: Project, without_nbtools: Path, cli: Cli, monkeypatch: MonkeyPatch
-) -> None:
-    repository = cpu_project.root / "repo"
-    program(repository / "pkg", TRAIN)
-    program(repository / "pkg", "", "__init__.py")
-    (repository / ".venv").symlink_to(without_nbtools)
-    monkeypatch.chdir(repository)
-    options = ("--nproc-per-node", 2, "--cluster", "slurm", "--gpus-per-node", 0)
-    run = Run(cli("launch", "-m", "pkg.train", *options).stdout.strip())
-    run.wait(240)
-    assert f"prefix {repository / '.venv'} package pkg" in run.log()
-    assert run.history["train/loss"].values.tolist() == [2.0, 3.0, 4.0]
-    assert run.info["target"] == ["-m", "pkg.train"]
-    assert run.info["cwd"] == str(repository)
 
 
 # --- named ----------------------------------------------------------------------------------------------

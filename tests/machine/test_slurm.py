@@ -127,42 +127,6 @@ def test_reasons_that_a_real_slurm_gives_are_told_in_words(slurm_cluster: SlurmC
     assert reason_in_words(jobs[full]).startswith("runs on n1 until ")
 
 
-@pytest.mark.needs("slurm")
-@pytest.mark.parametrize(
-    ("options", "name", "said"),
-    [
-        ("--partition=nope", "partition", "invalid partition specified: nope"),
-        ("--constraint=nope", "constraint", "Invalid feature specification"),
-        ("--gres=tpu:1", "gpus_per_node", "Invalid generic resource (gres) specification"),
-        ("--time=soon", "time_limit", "Invalid --time specification"),
-        ("--mem=plenty", "mem", "Invalid --mem specification"),
-        ("--mem=999G", "mem", "Memory specification can not be satisfied"),
-        ("--gpus-per-node=9", None, "Requested node configuration is not available"),
-        ("--nodes=x", "nnodes", '"x" is not a valid node count'),
-        ("--cpus-per-task=0", "cpus_per_task", "cpus-per-task"),
-    ],
-)
-def test_a_refusal_names_the_field(
-    slurm_cluster: SlurmCluster, tmp_path: Path, options: str, name: str | None, said: str
-) -> None:
-    script = tmp_path / "job.sbatch"
-    script.write_text(f"#!/bin/bash\n#SBATCH --output=/dev/null {options}\ntrue\n")
-    with pytest.raises(LaunchError) as refused:
-        slurm.submit(script, os.environ)
-    field, words = refusal(str(refused.value))
-    assert field == name and said in words and "sbatch: error" not in words
-    with pytest.raises(LaunchError):
-        slurm.expected_start(script, os.environ)
-
-
-@pytest.mark.needs("slurm")
-def test_the_expected_start_is_told_in_local_time(slurm_cluster: SlurmCluster, script: Path) -> None:
-    script.write_text("#!/bin/bash\n#SBATCH --begin=now+2hours\ntrue\n")
-    said = slurm.expected_start(script, os.environ)
-    assert " to start at " in said and "(in 2 h)" in said.replace("1 h 59 min", "2 h") and "in partition low" in said
-    assert slurm_cluster.call("squeue", "-h") == "", "nothing is submitted"
-
-
 @pytest.mark.slow
 @pytest.mark.needs("slurm")
 def test_the_last_answer_stays_while_the_controller_is_down(
@@ -414,6 +378,10 @@ POLICY = (
         ("Batch job submission failed: Requested time limit is invalid (missing or exceeds some limit)", "time_limit"),
         (f"QOSMaxGRESPerJob; {POLICY}", "gpus_per_node"),
         (POLICY, None),
+        ("Invalid --time specification", "time_limit"),
+        ("Invalid --mem specification", "mem"),
+        ('"x" is not a valid node count', "nnodes"),
+        ("Invalid generic resource (gres) specification", "gpus_per_node"),
         ("Batch job submission failed: Invalid account or account/partition combination specified", "account"),
         ("Batch job submission failed: Invalid qos specification", "qos"),
         ("Batch job submission failed: User's group not permitted to use this partition", "partition"),

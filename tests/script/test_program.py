@@ -217,29 +217,20 @@ def test_a_module_is_found_in_its_working_directory(project: Project, records: P
 
 
 @pytest.mark.slow
-def test_a_launched_script_starts_its_program_and_keeps_its_bytes(project: Project, records: Path) -> None:
-    program = Program(script="train.py", args=["--lr", "1"])
-    path = write_script(program, "mine", Launch(nproc_per_node=2, gpus=()), project=project)
-    run = nt.launch(path, args=["--monitor", "--", "--log"])
-    run.wait(120)
-    assert run.name == "mine"
-    assert recorded(records)["rank1"]["args"] == ["--lr", "1", "--monitor", "--", "--log"]
-    assert run.files.script.read_text() == RECORDS
-    assert run.info["program"] == program.model_dump(mode="json", exclude={"args"})
-    assert run.info["args"] == ["--lr", "1", "--monitor", "--", "--log"]
-
-
-@pytest.mark.slow
-def test_a_module_is_launched_from_its_folder(project: Project, records: Path) -> None:
+def test_a_launched_module_starts_in_its_folder_and_keeps_its_bytes(project: Project, records: Path) -> None:
     package = project.root / "repo" / "pkg"
     package.mkdir(parents=True)
     (package / "__init__.py").write_text("")
     (package / "train.py").write_text(RECORDS)
-    run = nt.launch(Program(module="pkg.train", cwd="repo"), gpus=(), args=["--", "--start"])
+    program = Program(module="pkg.train", cwd="repo", args=["--", "--lr", "1"])
+    path = write_script(program, "mine", Launch(nproc_per_node=2, gpus=()), project=project)
+    run = nt.launch(path, args=["--monitor", "--", "--log"])
     run.wait(120)
-    assert recorded(records)["rank0"]["cwd"] == str(project.root / "repo")
-    assert recorded(records)["rank0"]["args"] == ["--", "--start"]
+    started_with = recorded(records)["rank1"]
+    assert started_with["args"] == run.info["args"] == ["--", "--lr", "1", "--monitor", "--", "--log"]
+    assert started_with["cwd"] == str(project.root / "repo")
     assert run.files.script.read_text() == RECORDS
+    assert run.info["program"] == program.model_dump(mode="json", exclude={"args"})
     assert not (project.root / "repo" / "runs").exists()
 
 
@@ -348,6 +339,7 @@ def test_in_a_repository_of_the_users_only_its_run_and_its_launcher_script_are_w
     outside = {path for path in after if path.parts[0] != "runs"}
     assert outside == {Path("scripts/mine.py")}
     assert run.dir.parent == repository / "runs"
+    assert [found.id for found in nt.runs()] == [nt.Run("latest").id] == [run.id]
 
 
 def test_patterns_of_curves_are_read_back_from_a_launcher_script(project: Project) -> None:

@@ -14,12 +14,12 @@ import time
 import types
 import unicodedata
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
+from fixture_types import Audited, Cli, Event
 
 import nbtools as nt
 from nbtools.cli import output
@@ -40,9 +40,6 @@ from nbtools.rundir.rundir import RunDir, foreign_owner
 
 from capabilities import ANOTHER_UID
 
-Event = tuple[str, tuple[Any, ...]]
-Audited = Callable[[], AbstractContextManager[list[Event]]]
-Cli = Callable[..., subprocess.CompletedProcess[str]]
 Check = Callable[[int, bool, bool], dict[str, float]]
 
 NAME = "2026-01-01_000000_x\nSUCCEEDED forged line\x1b[2J\x1b]0;title\x07\u202egnp\u2066\r\x9b1A"

@@ -79,15 +79,6 @@ def test_while_it_starts_again_it_counts_as_running_and_shows_no_older_end(super
     assert run.state is RunState.STOPPED
 
 
-def test_a_stop_ends_a_run_that_is_about_to_start_again(supervised: Start) -> None:
-    run = supervised(*agent(TRAINER, "--fail-at", "1", "--steps", "5"), launch={"max_restarts": 1000})
-    eventually(lambda: len(read_restarts(run.files)) >= 1)
-    run.stop()
-    assert run.state in (RunState.STOPPED, RunState.FAILED)
-    eventually(lambda: not members(run.files))
-    assert len(read_restarts(run.files)) < 20
-
-
 def test_a_command_that_cannot_be_started_is_not_tried_again(supervised: Start) -> None:
     run = supervised("/no/such/program", launch={"max_restarts": 5})
     assert run.wait(timeout_s=60, check=False) is RunState.FAILED

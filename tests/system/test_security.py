@@ -709,18 +709,17 @@ def check_secrets(folder: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("ends", ["well", "badly"])
 def test_what_is_secret_in_the_environment_is_in_no_file_and_on_no_screen(
-    project: Project, monkeypatch: MonkeyPatch, ends: str, everything_shown: Shown
+    project: Project, monkeypatch: MonkeyPatch, everything_shown: Shown
 ) -> None:
     for name, secret in SECRETS.items():
         monkeypatch.setenv(name, secret)
     program = "import os\nassert os.environ['RANK'] and os.environ['HF_TOKEN'], 'it has both'\nprint('loss=1.5')\n"
     script = project.scripts / "toy.py"
-    script.write_text(program + ("raise ValueError('boom')\n" if ends == "badly" else ""))
+    script.write_text(f"{program}raise ValueError('boom')\n")
     run = nt.launch(script, nproc_per_node=2, gpus=(), max_restarts=1)
-    state = run.wait(timeout_s=200, check=False)
-    assert state is (RunState.FAILED if ends == "badly" else RunState.SUCCEEDED), run.log()
+    assert run.wait(timeout_s=200, check=False) is RunState.FAILED, run.log()
+    assert "boom" in run.failure.message
     check_secrets(project.runs)
     assert "canary-" not in everything_shown(run)
 
