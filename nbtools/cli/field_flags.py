@@ -6,6 +6,7 @@ from functools import partial
 from typing import Any
 
 from nbtools.config import COMMANDS, Launch, Slurm
+from nbtools.errors import shown
 from nbtools.script.field import Field, fields_of
 from nbtools.script.program import Program
 from nbtools.script.values import SHELL, from_text
@@ -35,4 +36,5 @@ def _value(field: Field, text: str) -> Any:
     try:
         return from_text(text, field, SHELL)
     except ValueError as error:
-        raise argparse.ArgumentTypeError(str(error)) from None
+        said = str(error)
+        raise argparse.ArgumentTypeError(said if shown(text) in said else f"{shown(text)}: {said}") from None

@@ -234,7 +234,7 @@ VALID = {
     "RECIPE|PROGRAM.py": "mlm_pretraining",
     "NAME": "fresh",
     "SCRIPT": "scripts/present.py",
-    "FILE.png": "out.png",
+    "FILE": "out.png",
     "TEXT": "absent.txt",
     "TEXT|FILE": "rows.csv",
     "DIR": "prepared",
