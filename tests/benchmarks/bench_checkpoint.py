@@ -6,15 +6,16 @@ Both write the same bytes of weights and AdamW moments (a third weights); ours a
 fsync and manifest. Rounds are interleaved; the medians of wall time count, since both wait for the disk.
 """
 
+import itertools
 import os
 import shutil
 import statistics
 import sys
 import tempfile
-import time
 from pathlib import Path
 
 import torch
+from rounds import interleaved, print_costs
 from safetensors.torch import save_file
 
 from nbtools.training.engine import checkpoint
@@ -31,30 +32,20 @@ def main(rounds: int = 7) -> None:
     moments = {number: {"exp_avg": torch.randn(shape), "exp_avg_sq": torch.rand(shape)} for number in range(16)}
     num_bytes = 4 * 1024 * 1024 * (len(weights) + 2 * len(moments))
     folder = Path(tempfile.mkdtemp(dir=Path.cwd(), prefix=".bench-"))
-    times: dict[str, list[tuple[float, float]]] = {"torch.save + fsync": [], "nbtools": []}
+    steps = itertools.count()
+    ways = {
+        "torch.save + fsync": lambda: peer(folder / "peer.pt", weights, moments),
+        "nbtools": lambda: ours(folder / "checkpoints", next(steps), weights, moments),
+    }
     try:
         (folder / "checkpoints").mkdir()
-        for number in range(rounds + 1):
-            for name in sorted(times, reverse=number % 2 == 0):
-                os.sync()
-                wall, cpu = time.perf_counter(), time.process_time()
-                if name == "nbtools":
-                    ours(folder / "checkpoints", number, weights, moments)
-                else:
-                    peer(folder / "peer.pt", weights, moments)
-                if number:  # the first round warms up
-                    times[name].append((time.perf_counter() - wall, time.process_time() - cpu))
+        costs, _ = interleaved(ways, rounds, before=os.sync)
     finally:
         shutil.rmtree(folder)
-    medians = {}
-    print(f"{num_bytes / 1e6:.0f} MB, {rounds} rounds (sorted by name, order alternating)")
-    for name, rows in times.items():
-        medians[name] = statistics.median(wall for wall, _ in rows)
-        print(
-            f"{name:<20} wall median {medians[name]:.3f} s  best {min(wall for wall, _ in rows):.3f} s  "
-            f"CPU median {statistics.median(cpu for _, cpu in rows):.3f} s"
-        )
-    ratio = medians["nbtools"] / medians["torch.save + fsync"]
+    print(f"{num_bytes / 1e6:.0f} MB, {rounds} rounds (order alternating)")
+    print_costs(costs)
+    plain, ours_s = (statistics.median(cost.wall_s for cost in each) for each in costs.values())
+    ratio = ours_s / plain
     print(f"ratio {ratio:.2f} (goal <= {GOAL}): {'reached' if ratio <= GOAL else 'MISSED'}")
 
 

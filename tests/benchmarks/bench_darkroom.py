@@ -9,10 +9,10 @@ after the other, as an environment with a `step` method is used. CPU time, round
 
 import functools
 import random
-import statistics
 import sys
-import time
 from collections.abc import Callable
+
+from rounds import cpu_medians, interleaved
 
 from nbtools.data.algorithm_distillation import learners
 from nbtools.recipes import AlgorithmDistillationConfig
@@ -82,13 +82,6 @@ def plain_q_learning(goal: tuple[int, int]) -> int:
 PLAIN: dict[str, Callable[[tuple[int, int]], int]] = {"annealed": plain_annealed, "q_learning": plain_q_learning}
 
 
-def per_second(play: Callable[[], int]) -> float:
-    """Steps per second of CPU time."""
-    started = time.process_time()
-    num_steps = play()
-    return num_steps / (time.process_time() - started)
-
-
 def ours(config: AlgorithmDistillationConfig) -> int:
     """Play the histories that a training with this config would; return how many steps were played for them."""
     room = config.darkroom
@@ -107,11 +100,9 @@ def main(num_rounds: int = 5) -> int:
     reached = True
     for source in PLAIN:
         config = AlgorithmDistillationConfig.model_validate({"source_algorithm": source})
-        figures = [
-            (per_second(functools.partial(ours, config)), per_second(functools.partial(theirs, source)))
-            for _ in range(num_rounds)
-        ]
-        fast, slow = (statistics.median(column) / 1e6 for column in zip(*figures, strict=True))
+        ways = {"ours": functools.partial(ours, config), "theirs": functools.partial(theirs, source)}
+        costs, num_steps = interleaved(ways, num_rounds)
+        fast, slow = (num_steps[name] / cpu_s / 1e6 for name, cpu_s in cpu_medians(costs).items())
         print(f"{source:<12}{fast:>20.1f}{slow:>25.2f}{fast / slow:>7.0f}x")
         reached = reached and fast * 1e6 >= GOAL_STEPS_PER_S
     print(f"goal: >= {GOAL_STEPS_PER_S:,} steps per second on one core: {'reached' if reached else 'MISSED'}")

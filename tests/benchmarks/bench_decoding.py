@@ -6,11 +6,11 @@ The model of the preset cpu_demo of text_classification with OccCANINE's five co
 from the same hidden states of 64 characters, rounds interleaved, on one thread, and have to find the same codes.
 """
 
-import statistics
 import sys
-import time
+from functools import partial
 
 import torch
+from rounds import cpu_medians, interleaved
 
 from nbtools.data.text_classification.codes import CodeSystem
 from nbtools.recipes import TextClassificationConfig, recipe_named
@@ -58,20 +58,17 @@ def main(num_rounds: int = 5) -> int:
     inputs_BT = torch.randint(97, 123, (BATCH_SIZE, config.sequence_length))
     with torch.no_grad():
         memory_BTH, mask_BT, _ = classifier.encode(inputs_BT)
-    ways = {"nbtools, kept": IncrementalDecoder, "reading all again": ReadingAgain}
-    spent: dict[str, list[float]] = {name: [] for name in ways}
-    found: dict[str, torch.Tensor] = {}
-    for number in range(num_rounds + 1):
-        for name, decoder in ways.items():
-            setattr(model_module, "IncrementalDecoder", decoder)  # noqa: B010
-            before = time.process_time()
-            found[name], _ = classifier.decode(memory_BTH, mask_BT)
-            if number:  # the first round warms up
-                spent[name].append(time.process_time() - before)
-    mine, plain = (statistics.median(values) for values in spent.values())
+
+    def decoded(decoder: type) -> torch.Tensor:
+        setattr(model_module, "IncrementalDecoder", decoder)  # noqa: B010
+        return classifier.decode(memory_BTH, mask_BT)[0]
+
+    ways = {"nbtools, kept": partial(decoded, IncrementalDecoder), "reading all again": partial(decoded, ReadingAgain)}
+    costs, found = interleaved(ways, num_rounds)
+    medians = cpu_medians(costs)
+    mine, plain = medians.values()
     print(f"{num_rounds} rounds of {BATCH_SIZE} texts, {config.max_codes} codes each, medians of CPU seconds")
-    for name, values in spent.items():
-        median = statistics.median(values)
+    for name, median in medians.items():
         print(f"{name:<20}{median:>8.3f} s{median / mine:>8.2f} x ours")
     same = bool(torch.equal(*found.values()))
     reached = same and plain / mine >= GOAL

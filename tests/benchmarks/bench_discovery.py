@@ -12,6 +12,7 @@ import tempfile
 import time
 from pathlib import Path
 
+from rounds import cpu, interleaved
 from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
 from tensorboard.compat.proto.event_pb2 import Event
 from tensorboard.compat.proto.summary_pb2 import Summary
@@ -39,12 +40,8 @@ def events(folder: Path, num_steps: int) -> Path:
 
 def look(root: Path, rounds: int) -> float:
     """Return the median of the CPU ms of a first look at new files below a folder."""
-    looks = []
-    for _ in range(rounds):
-        metrics = FoundMetrics(root, LogMetrics(root / "rank0.log"))
-        began = time.thread_time()
-        metrics.history(str(root), (), time.time() - 1e4, None)
-        looks.append(time.thread_time() - began)
+    searches = [FoundMetrics(root, LogMetrics(root / "rank0.log")) for _ in range(rounds)]
+    looks = (cpu(lambda each=each: each.history(str(root), (), time.time() - 1e4, None)) for each in searches)  # type: ignore[misc]
     return statistics.median(looks) * 1e3
 
 
@@ -53,22 +50,20 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         path, peer_path = events(folder / "all", NUM_STEPS), events(folder / "peer", NUM_PEER_STEPS)
-        ours, theirs, ratios = [], [], []
-        for _ in range(rounds):
-            began = time.thread_time()
-            history = EventFile(path).poll()
-            ours.append(time.thread_time() - began)
-            assert [len(history[tag]) for tag in TAGS] == [NUM_STEPS] * len(TAGS)
-            began = time.thread_time()
-            num = sum(len(event.summary.value) for event in EventFileLoader(str(peer_path)).Load())
-            theirs.append((time.thread_time() - began) * NUM_STEPS / NUM_PEER_STEPS)
-            assert num == NUM_PEER_STEPS * len(TAGS)
-            ratios.append(theirs[-1] / ours[-1])
+        ways = {
+            "ours": lambda: sum(map(len, EventFile(path).poll().values())),
+            "theirs": lambda: sum(len(event.summary.value) for event in EventFileLoader(str(peer_path)).Load()),
+        }
+        costs, found = interleaved(ways, rounds)
+        assert found == {"ours": NUM_STEPS * len(TAGS), "theirs": NUM_PEER_STEPS * len(TAGS)}
         per = 1e6 / NUM_STEPS / len(TAGS)
-        mine, other = statistics.median(ours), statistics.median(theirs)
+        pairs = [
+            (one.cpu_s, other.cpu_s * NUM_STEPS / NUM_PEER_STEPS) for one, other in zip(*costs.values(), strict=True)
+        ]
+        mine, other = map(statistics.median, zip(*pairs, strict=True))
         print(f"{NUM_STEPS * len(TAGS):,} scalars: {mine:.1f} CPU s")
         print(f"a scalar: {mine * per:.1f} µs CPU; EventFileLoader {other * per:.1f}")
-        print(f"ratio, median of the pairs: {statistics.median(ratios):.1f}")
+        print(f"ratio, median of the pairs: {statistics.median(theirs / ours for ours, theirs in pairs):.1f}")
         many = folder / "many"
         many.mkdir()
         for index in range(NUM_FILES):
@@ -82,11 +77,8 @@ def main() -> None:
                     (tree / f"{index}/{number}.{suffix}").write_text("a text of two\nlines\n")
             print(f"at {NUM_FOLDERS:,} folders with {NUM_FILES:,} new *.{suffix}: {look(tree, rounds):.0f} ms CPU")
         for suffix in ("jsonl", "pt"):
-            looks = []
-            for _ in range(rounds):
-                began = time.thread_time()
-                checkpoints_of(many, str(many), (), time.time() - 1e4, None)
-                looks.append(time.thread_time() - began)
+            where = many, str(many), (), time.time() - 1e4, None
+            looks = [cpu(lambda where=where: checkpoints_of(*where)) for _ in range(rounds)]  # type: ignore[misc]
             print(f"a look for checkpoints there, *.{suffix}: {statistics.median(looks) * 1e3:.0f} ms CPU")
             for index in range(NUM_FILES if suffix == "jsonl" else 0):
                 (many / f"{index}.jsonl").rename(many / f"{index}.pt")

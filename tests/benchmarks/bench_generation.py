@@ -8,12 +8,11 @@ which computes every position anew for each token, and no slower than transforme
 which draws from numbers of its own, have to write the same tokens.
 """
 
-import statistics
 import sys
-import time
 from collections.abc import Callable
 
 import torch
+from rounds import cpu_medians, interleaved
 from transformers import GPT2LMHeadModel
 from transformers.utils import logging
 
@@ -87,15 +86,8 @@ def main(num_rounds: int = 5) -> int:
         "without a cache": lambda: without_cache(model, prompts_BP, uniforms_BT, alphabet),
         "transformers generate": lambda: generated(model, prompts_BP, alphabet),
     }
-    spent: dict[str, list[float]] = {name: [] for name in ways}
-    texts: dict[str, torch.Tensor] = {}
-    for number in range(num_rounds + 1):
-        for name, way in ways.items():
-            before = time.process_time()
-            texts[name] = way()
-            if number:  # the first round warms up
-                spent[name].append(time.process_time() - before)
-    medians = {name: statistics.median(values) for name, values in spent.items()}
+    costs, texts = interleaved(ways, num_rounds)
+    medians = cpu_medians(costs)
     mine = medians["nbtools, together"]
     print(f"{num_rounds} rounds of {BATCH_SIZE} texts of {NUM_TOKENS} tokens, medians of CPU seconds")
     for name, median in medians.items():

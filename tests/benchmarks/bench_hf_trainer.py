@@ -26,6 +26,8 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
+from rounds import Cost, print_costs
+
 GOALS = {"Trainer as it comes": 1.8, "Trainer, sparse_prediction": 1.0}
 BLOCK = 10
 TOLERANCE = 1e-3
@@ -40,7 +42,7 @@ def main(rounds: int = 12, num_ranks: int = 1) -> None:
     if num_ranks == 1:
         contenders["Trainer as it comes"] = trainer
     contenders["Trainer, sparse_prediction"] = sparse_trainer
-    times: dict[str, list[tuple[float, float]]] = {name: [] for name in contenders}
+    times: dict[str, list[Cost]] = {name: [] for name in contenders}
     losses: dict[str, list[float]] = {name: [] for name in contenders}
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / "runs").mkdir()
@@ -65,16 +67,11 @@ def main(rounds: int = 12, num_ranks: int = 1) -> None:
                 measured = [pipe.recv() for pipe in pipes[name]]
                 losses[name].append(measured[0][2])
                 if number:  # the first block warms up
-                    times[name].append((measured[0][0] / BLOCK, sum(cpu for _, cpu, _ in measured) / BLOCK))
+                    times[name].append(Cost(measured[0][0] / BLOCK, sum(cpu for _, cpu, _ in measured) / BLOCK))
         for process in processes:
             process.join()
     print(f"{rounds} rounds of {BLOCK} steps, {num_ranks} x one thread each")
-    for name, rows in times.items():
-        wall, cpu = ([row[column] * 1e3 for row in rows] for column in range(2))
-        print(
-            f"{name:<28} CPU median {statistics.median(cpu):7.2f} ms ({1e3 / statistics.median(cpu):6.2f} steps/s)  "
-            f"least {min(cpu):7.2f} ms  wall median {statistics.median(wall):7.2f} ms"
-        )
+    print_costs(times)
     for name in [*contenders][1:]:
         goal = GOALS[name]
         ratio = statistics.median(peer[1] / own[1] for peer, own in zip(times[name], times["recipe"], strict=True))

@@ -7,12 +7,11 @@ peer has no cache: it reads all that is in sight again at every step. Both choos
 time. Goal: ours takes at most 20 s for 40 episodes.
 """
 
-import statistics
 import sys
-import time
 from collections.abc import Callable
 
 import torch
+from rounds import cpu_medians, interleaved, print_costs
 
 from nbtools.recipes import AlgorithmDistillationConfig, recipe_named
 from nbtools.training.algorithm_distillation.model import ActionTransformer, build_action_transformer
@@ -49,20 +48,15 @@ def main(num_episodes: int = 40, rounds: int = 3) -> None:
         return lambda: run_rollouts(model, goals_S2, numbers_S, settings)
 
     ways = {"ours": rolled(transformer), "without a cache": rolled(WithoutCache(transformer.model).eval())}
-    times: dict[str, list[float]] = {name: [] for name in ways}
-    for _ in range(rounds):
-        found = []
-        for name, way in ways.items():
-            mark = time.process_time()
-            found.append(way())
-            times[name].append(time.process_time() - mark)
-        same = (found[0].positions_SEK2 == found[1].positions_SEK2).all(axis=(1, 2, 3)).mean()
-        assert same > 0.95, "but for the last digits, they see the same"
+    costs, found = interleaved(ways, rounds)
+    one, other = found.values()
+    same = (one.positions_SEK2 == other.positions_SEK2).all(axis=(1, 2, 3)).mean()
+    assert same > 0.95, "but for the last digits, they see the same"
     print(f"{len(goals_G2)} goals x {config.eval_rollouts} rollouts x {num_episodes} episodes, {rounds} rounds")
-    for name, seconds in times.items():
-        print(f"{name:<16} CPU median {statistics.median(seconds):6.2f} s  least {min(seconds):6.2f} s")
-    print(f"ours is {statistics.median(times['without a cache']) / statistics.median(times['ours']):.1f} x as fast")
-    of_40 = statistics.median(times["ours"]) * 40 / num_episodes
+    medians = cpu_medians(costs)
+    print_costs(costs)
+    print(f"ours is {medians['without a cache'] / medians['ours']:.1f} x as fast")
+    of_40 = medians["ours"] * 40 / num_episodes
     print(f"40 episodes: {of_40:.2f} s (goal <= {GOAL_S:g}): {'reached' if of_40 <= GOAL_S else 'MISSED'}")
     print(f"steps of the room per CPU second: {len(goals_S2) * darkroom.horizon * 40 / of_40:,.0f}")
 

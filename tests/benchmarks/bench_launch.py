@@ -19,6 +19,8 @@ import tempfile
 import time
 from pathlib import Path
 
+from rounds import Cost, cpu_medians, print_costs
+
 import nbtools
 
 GOAL_S = 0.3
@@ -70,7 +72,7 @@ def main(rounds: int = 5, nodes: int = 1) -> None:
         os.environ["NBTOOLS_ROOT"] = folder
         script = root / "scripts" / "first_all_reduce.py"
         script.write_text(PROGRAM)
-        rows: dict[str, list[tuple[float, float]]] = {"torchrun": [], "nbtools.launch": []}
+        rows: dict[str, list[Cost]] = {"torchrun": [], "nbtools.launch": []}
         returned: list[float] = []
         for number in range(rounds + 1):
             for name in sorted(rows, reverse=number % 2 == 0):
@@ -92,14 +94,9 @@ def main(rounds: int = 5, nodes: int = 1) -> None:
                 assert len(found) == nodes
                 if number:  # the first round warms the disk's cache
                     total = sum(each["cpu"] for each in found) + cpu
-                    rows[name].append((total, max(each["time"] for each in found) - wall))
-    medians = {}
-    for name, values in rows.items():
-        medians[name] = statistics.median(cpu for cpu, _ in values)
-        print(
-            f"{name:<22} CPU median {medians[name]:.2f} s  least {min(cpu for cpu, _ in values):.2f} s  "
-            f"wall least {min(wall for _, wall in values):.2f} s"
-        )
+                    rows[name].append(Cost(max(each["time"] for each in found) - wall, total))
+    print_costs(rows)
+    medians = cpu_medians(rows)
     slowest = max(returned)
     print(f"nbtools.launch returns after {1000 * statistics.median(returned):.0f} ms (slowest {1000 * slowest:.0f} ms)")
     extra = (medians["nbtools.launch"] - medians["torchrun"]) / nodes

@@ -8,7 +8,6 @@ killed rank seen within 5 s; the panel drawn in a fresh kernel within 2 s of its
 0.5 % of a core.
 """
 
-import contextlib
 import os
 import signal
 import statistics
@@ -22,7 +21,7 @@ from pathlib import Path
 import psutil
 
 import nbtools
-from nbtools.machine.processes import members
+from nbtools.machine.processes import living, members
 
 PROGRAM = """\
 import os, signal, sys, time
@@ -78,15 +77,6 @@ def seconds_until(is_over: Callable[[], bool]) -> float:
     return time.monotonic() - began
 
 
-def all_gone(processes: list[psutil.Process]) -> bool:
-    """Whether none of these very processes runs any more."""
-    for process in processes:
-        with contextlib.suppress(psutil.Error):
-            if process.is_running() and process.status() != psutil.STATUS_ZOMBIE:
-                return False
-    return True
-
-
 def ours(script: Path, how: str, folder: Path, act: str) -> float:
     """Launch with nbtools, act, and time until it is over."""
     run = nbtools.launch(
@@ -97,7 +87,7 @@ def ours(script: Path, how: str, folder: Path, act: str) -> float:
     began = time.monotonic()
     if act == "stop":
         run.stop()
-        seconds_until(lambda: all_gone(family))
+        seconds_until(lambda: not living(family))
     else:
         ranks[1].kill()
         seconds_until(lambda: run.state.is_final)
@@ -118,7 +108,7 @@ def plain(script: Path, how: str, folder: Path, act: str) -> float:
     else:
         ranks[1].kill()
     agent.wait()
-    seconds_until(lambda: all_gone(ranks))
+    seconds_until(lambda: not living(ranks))
     return time.monotonic() - began
 
 

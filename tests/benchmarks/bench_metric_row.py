@@ -5,13 +5,16 @@
 The peer is what one would write by hand: json.dumps + write + flush. Rounds are interleaved.
 """
 
+import itertools
 import json
-import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
+
+from rounds import cpu_medians, interleaved
 
 from nbtools.metrics.writer import MetricWriter
 
@@ -39,21 +42,20 @@ def plain_json(folder: Path) -> Log:
     return log
 
 
+def block(log: Log, steps: Iterator[int]) -> None:
+    """Log some rows."""
+    for step in itertools.islice(steps, NUM_ROWS):
+        log(step)
+
+
 def main(num_rounds: int = 20) -> int:
     """Print a table; 0 if the goal is reached."""
     with tempfile.TemporaryDirectory() as name:
         logs = {"nbtools MetricWriter": ours(Path(name)), "json.dumps + write + flush": plain_json(Path(name))}
-        spent: dict[str, list[float]] = {peer: [] for peer in logs}
-        for number in range(num_rounds + 1):
-            for peer, log in logs.items():
-                before = time.thread_time()
-                for step in range(number * NUM_ROWS, (number + 1) * NUM_ROWS):
-                    log(step)
-                if number:  # the first round warms up
-                    spent[peer].append((time.thread_time() - before) / NUM_ROWS * 1e6)
-    medians = {peer: statistics.median(times) for peer, times in spent.items()}
+        costs, _ = interleaved({peer: partial(block, log, itertools.count()) for peer, log in logs.items()}, num_rounds)
+    medians = {peer: cpu_s / NUM_ROWS * 1e6 for peer, cpu_s in cpu_medians(costs).items()}
     mine, *_ = medians.values()
-    print(f"{num_rounds} rounds x {NUM_ROWS} rows of 5 values, medians of thread CPU")
+    print(f"{num_rounds} rounds x {NUM_ROWS} rows of 5 values, medians of CPU")
     for peer, median in medians.items():
         print(f"{peer:<28}{median:>8.2f} µs{median / mine:>8.1f} x ours")
     print(f"goal: <= {GOAL_US} µs: {'reached' if mine <= GOAL_US else 'MISSED'} ({mine:.2f})")

@@ -5,7 +5,6 @@ python tests/benchmarks/bench_scale.py [runs] [names] [lineage] [panels]
 
 import json
 import os
-import resource
 import sys
 import tempfile
 import time
@@ -13,6 +12,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import psutil
+from rounds import cpu
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+from run_folder import RunFolder
 
 from nbtools.cli.commands import main as nbtools
 from nbtools.notebook.board.board import Board
@@ -30,44 +33,26 @@ from nbtools.rundir.rundir import RunDir
 NUM_RUNS, NUM_NAMES, NUM_PANELS = 5_000, 10_000, 30
 
 
-def cpu(action: Callable[[], object], *, is_child: bool = False) -> float:
-    """CPU seconds of this process during `action`, or of the child processes that it waits for."""
-
-    def now() -> float:
-        used = resource.getrusage(resource.RUSAGE_CHILDREN if is_child else resource.RUSAGE_SELF)
-        return used.ru_utime + used.ru_stime
-
-    began = now()
-    action()
-    return now() - began
-
-
 def end_run(runs: Path, number: int, num_rows: int = 40, parent: str | None = None) -> RunDir:
     """Write an ended run: completed, stopped, failed, or killed without a record of rank 0, in turns."""
     seconds = f"{number // 3600:02d}{number // 60 % 60:02d}{number % 60:02d}"
     run = RunDir(runs / f"2026-01-31_{seconds}_run")
-    run.ranks.mkdir(parents=True)
-    run.lock.touch()
-    launch: dict[str, object] = {"name": "run", "recipe": "mlm_pretraining", "time": 1.7e9 + number, "args": []}
-    launch["script_sha256"] = "0"
+    launch: dict[str, object] = {"name": "run", "script_sha256": "0"}
     if parent is not None:
         launch["resumed_from"] = {"run": parent, "step": num_rows // 2 * number, "checkpoint": "step-000001"}
-    write_json(run.launch, launch)
-    write_json(run.config, {"config": {}, "derived": {"total_steps": 100_000}})
+    folder = RunFolder(run, 1.7e9 + number, total_steps=100_000, **launch)
+    run.lock.touch()
     write_json(run.process, {"pid": 1, "start_time": 1.0, "boot_id": "-", "host": "-"})
     first = number * (num_rows // 2) + 1 if parent is not None else 1
-    rows = ({"step": step, "time": 1.7e9 + step, "train/loss": 1 / step} for step in range(first, first + num_rows))
-    run.metrics.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
-    run.log.write_text("started\n")
-    beat = {"rank": 0, "pid": 1, "host": "h", "step": first + num_rows - 1, "phase": "done", "time": 1.7e9}
-    write_json(run.heartbeat(0), beat)
-    folder = run.checkpoint(first)
-    folder.mkdir(parents=True)
-    write_json(folder / "manifest.json", {"step": first, "time": 1.7e9, "files": {"x": {}}, "metrics": {}})
+    steps = range(first, first + num_rows)
+    folder.write([{"step": step, "time": 1.7e9 + step, "train/loss": 1 / step} for step in steps])
+    folder.say("started\n")
+    folder.beat(0, steps[-1], "done")
+    folder.checkpoint(first, at=1.7e9)
     why = ("completed", "stopped", "failed", None)[number % 4]
     if why is not None:
-        write_json(run.finished, {"why": why, "step": first + num_rows - 1, "metrics": {"train/loss": 1.0}})
-    write_json(run.exit, {"returncode": int(why != "completed"), "stopped": why == "stopped", "time": 1.7e9 + number})
+        write_json(run.finished, {"why": why, "step": steps[-1], "metrics": {"train/loss": 1.0}})
+    folder.end(int(why != "completed"), stopped=why == "stopped", at=1.7e9 + number)
     return run
 
 
@@ -103,9 +88,9 @@ def measure_runs(folder: Path) -> None:
         return 0
 
     for what, goal in (("cold", 1.5), ("warm", 0.5), ("warm", 0.5)):
-        print(f"nt.runs() as a board, {what}     {cpu(lambda: fork(show), is_child=True):>7.2f} CPU s (at most {goal})")
+        print(f"nt.runs() as a board, {what}     {cpu(lambda: fork(show)):>7.2f} CPU s (at most {goal})")
     for words in (["runs"], ["runs", "--state", "FAILED"], ["runs", "--all"], ["runs", "--all", "--json"], ["clean"]):
-        print(f"nbtools {' '.join(words):<22} {cpu(lambda words=words: call(*words), is_child=True):>7.2f} CPU s")  # type: ignore[misc]
+        print(f"nbtools {' '.join(words):<22} {cpu(lambda words=words: call(*words)):>7.2f} CPU s")  # type: ignore[misc]
     newest = find_run(project.runs, "latest").name
     for what, ref in (("latest", "latest"), ("an id", newest), ("a prefix", newest[:17])):
         print(f"find {what:<25} {cpu(lambda ref=ref: find_run(project.runs, ref)):>7.3f} CPU s")  # type: ignore[misc]

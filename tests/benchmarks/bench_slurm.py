@@ -11,7 +11,6 @@ most 0.3 s and 6 calls of squeue. And the CPU time of reading an answer with 5,0
 
 import json
 import os
-import resource
 import shutil
 import statistics
 import sys
@@ -22,6 +21,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from rounds import Cost, print_costs, so_far
 
 from nbtools.config import Slurm
 from nbtools.launcher.launch import start
@@ -64,12 +65,6 @@ export OMP_NUM_THREADS=1
 """
 
 
-def cpu_s() -> float:
-    """CPU seconds of this process and of those it waited for."""
-    used = (resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
-    return sum(one.ru_utime + one.ru_stime for one in used)
-
-
 @contextmanager
 def counted() -> Iterator[list[str]]:
     """Note the commands of Slurm that are called meanwhile."""
@@ -92,11 +87,11 @@ def until_first_step(root: Path, cluster: SlurmCluster, rounds: int) -> None:
     script = root / "scripts" / "first_all_reduce.py"
     script.write_text(PROGRAM)
     asked = Slurm(gpus_per_node=0, cpus_per_task=4, time_limit="10")
-    rows: dict[str, list[tuple[float, float]]] = {HAND: [], OURS: []}
+    rows: dict[str, list[Cost]] = {HAND: [], OURS: []}
     for number in range(rounds + 1):
         for name in sorted(rows, reverse=number % 2 == 0):
             measured, log = root / f"{number}-{name[:2]}.json", root / "by_hand.log"
-            wall, cpu = time.time(), cpu_s()
+            wall, cpu = time.time(), so_far().cpu_s
             if name == OURS:
                 run = start(
                     check_launch(
@@ -105,22 +100,19 @@ def until_first_step(root: Path, cluster: SlurmCluster, rounds: int) -> None:
                         )
                     )
                 )
-                cpu = cpu_s() - cpu
+                cpu = so_far().cpu_s - cpu
                 run.wait()
             else:
                 text = BY_HAND.format(log=log, python=sys.executable, script=script, measured=measured)
                 (root / "by_hand.sbatch").write_text(text)
                 job = int(cluster.call("sbatch", "--parsable", str(root / "by_hand.sbatch")))
-                cpu = cpu_s() - cpu
+                cpu = so_far().cpu_s - cpu
                 cluster.wait_until(job, "COMPLETED", "FAILED", within_s=300)
             result = json.loads(measured.read_text())
             if number:  # the first round warms the disk's cache
-                rows[name].append((result["cpu"] + cpu, result["time"] - wall))
-    for name, values in rows.items():
-        cpus, walls = zip(*values, strict=True)
-        print(f"{name:<25} CPU median {statistics.median(cpus):.2f} s  least {min(cpus):.2f} s", end="")
-        print(f"  wall median {statistics.median(walls):.1f} s  least {min(walls):.1f} s")
-    pairs = [ours[0] - hand[0] for ours, hand in zip(rows[OURS], rows[HAND], strict=True)]
+                rows[name].append(Cost(result["time"] - wall, result["cpu"] + cpu))
+    print_costs(rows)
+    pairs = [ours.cpu_s - hand.cpu_s for ours, hand in zip(rows[OURS], rows[HAND], strict=True)]
     extra = statistics.median(pairs)
     print(
         f"nbtools costs {extra:+.2f} CPU s in the median pair ({', '.join(f'{pair:+.2f}' for pair in pairs)}), ", end=""
@@ -138,11 +130,11 @@ def a_minute_of_polling(root: Path, cluster: SlurmCluster) -> None:
     runs = [start(check_launch(LaunchRequest(script=script, settings={"cluster": asked}))) for _ in range(RUNS)]
     states = {run.state for run in runs}
     with counted() as calls:
-        cpu, ends = cpu_s(), time.monotonic() + MINUTE_S
+        cpu, ends = so_far().cpu_s, time.monotonic() + MINUTE_S
         while time.monotonic() < ends:
             states |= {run.state for run in runs}
             time.sleep(EVERY_S)
-        cpu = cpu_s() - cpu
+        cpu = so_far().cpu_s - cpu
     for run in runs:
         run.stop()
         shutil.rmtree(run.dir)

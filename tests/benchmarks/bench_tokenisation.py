@@ -9,7 +9,6 @@ processes. All have to write the same ids.
 """
 
 import os
-import resource
 import statistics
 import sys
 import tempfile
@@ -23,6 +22,7 @@ os.environ["RAYON_NUM_THREADS"] = str(NUM_THREADS)
 import datasets  # noqa: E402
 import numpy as np  # noqa: E402
 import numpy.typing as npt  # noqa: E402
+from rounds import cpu_medians, interleaved  # noqa: E402
 from tokenizers import Tokenizer  # noqa: E402
 from tokenizers.models import BPE  # noqa: E402
 from tokenizers.pre_tokenizers import ByteLevel  # noqa: E402
@@ -46,11 +46,6 @@ def built(texts: list[str]) -> PreTrainedTokenizerFast:
     trainer = BpeTrainer(vocab_size=8000, special_tokens=["</s>"], initial_alphabet=alphabet, show_progress=False)
     backend.train_from_iterator(texts, trainer)
     return PreTrainedTokenizerFast(tokenizer_object=backend, eos_token="</s>")
-
-
-def cpu_seconds() -> float:
-    """Return the CPU time of this process and of its children that have ended."""
-    return sum(sum(resource.getrusage(who)[:2]) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
 
 
 def main(num_rounds: int = 5, megabytes: int = 8) -> int:
@@ -87,28 +82,18 @@ def main(num_rounds: int = 5, megabytes: int = 8) -> int:
             "nbtools": lambda: written(encode_all(documents, tokenizer, "model")),
             "datasets.map": mapped,
         }
-        walls: dict[str, list[float]] = {name: [] for name in ways}
-        cpus: dict[str, list[float]] = {name: [] for name in ways}
-        ids: dict[str, Ids] = {}
-        for number in range(num_rounds + 1):
-            for name, way in ways.items():
-                wall, cpu = time.perf_counter(), cpu_seconds()
-                ids[name] = way()
-                if number:  # the first round warms up
-                    walls[name].append(time.perf_counter() - wall)
-                    cpus[name].append(cpu_seconds() - cpu)
-    mine = ids["nbtools"]
+        costs, ids = interleaved(ways, num_rounds)
+    cpus, mine = cpu_medians(costs), ids["nbtools"]
     same = all(np.array_equal(mine, each) for each in ids.values())
     print(f"{num_rounds} rounds, {len(documents):,} documents, {sum(map(len, documents)):,} characters, medians")
-    for name in ways:
-        wall, cpu = statistics.median(walls[name]), statistics.median(cpus[name])
-        ratio = statistics.median(a / b for a, b in zip(walls[name], walls["nbtools"], strict=True))
-        print(f"{name:<20}{wall:>8.2f} s{cpu:>8.2f} CPU s{len(mine) / wall:>12,.0f} tokens/s{ratio:>7.2f} x ours")
-    ratios = [
-        statistics.median(a / b for a, b in zip(walls[name], walls["nbtools"], strict=True))
-        for name in ("one text per call", "datasets.map")
-    ]
-    reached = same and ratios[0] >= GOAL_TODAY and ratios[1] >= GOAL_MAP
+    ratios = {}
+    for name, each in costs.items():
+        wall = statistics.median(cost.wall_s for cost in each)
+        pairs = zip(each, costs["nbtools"], strict=True)
+        ratios[name] = statistics.median(cost.wall_s / ours.wall_s for cost, ours in pairs)
+        rates = f"{len(mine) / wall:>12,.0f} tokens/s{ratios[name]:>7.2f} x ours"
+        print(f"{name:<20}{wall:>8.2f} s{cpus[name]:>8.2f} CPU s{rates}")
+    reached = same and ratios["one text per call"] >= GOAL_TODAY and ratios["datasets.map"] >= GOAL_MAP
     print(f"the same ids: {same}; goals >= {GOAL_TODAY} and {GOAL_MAP} x: {'reached' if reached else 'MISSED'}")
     return int(not reached)
 

@@ -25,6 +25,7 @@ import numpy as np
 import torch
 import torch.distributed as dist
 import transformers
+from rounds import Cost, print_costs
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
@@ -92,7 +93,7 @@ class Peers:
     def __init__(self, rounds: int, make: "Callable[[Any, Worker], Loop]") -> None:
         self.rounds = rounds
         self.make = make
-        self.times: dict[str, list[tuple[float, float]]] = {"recipe": [], "minimal loop": []}
+        self.times: dict[str, list[Cost]] = {"recipe": [], "minimal loop": []}
         self.loop: Loop | None = None
         self.mark: tuple[float, float] | None = None
 
@@ -115,17 +116,12 @@ class Peers:
 
     def add(self, name: str, mark: tuple[float, float]) -> None:
         wall, cpu = time.perf_counter() - mark[0], time.process_time() - mark[1]
-        self.times[name].append((wall / BLOCK, cpu / BLOCK))
+        self.times[name].append(Cost(wall / BLOCK, cpu / BLOCK))
 
     def report(self, world_size: int) -> None:
         """Print times per step and ratios of rates, paired by round."""
         print(f"{world_size} ranks, {self.rounds} rounds of {BLOCK} steps")
-        for name, rows in self.times.items():
-            wall, cpu = ([row[column] * 1e3 for row in rows] for column in range(2))
-            print(
-                f"{name:<22} CPU median {statistics.median(cpu):7.2f} ms  least {min(cpu):7.2f} ms  "
-                f"wall median {statistics.median(wall):7.2f} ms"
-            )
+        print_costs(self.times)
         pairs = zip(self.times["minimal loop"], self.times["recipe"], strict=True)
         ratio = statistics.median(peer[1] / own[1] for peer, own in pairs)
         goal = f"(goal >= {GOAL}): {'reached' if ratio >= GOAL else 'MISSED'}"

@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,6 @@ import pytest
 from fixture_types import Cli, MonkeyPatch
 from waiting import eventually
 
-from nbtools import runs
 from nbtools.cli import doctor
 from nbtools.cli.commands import VERBS
 from nbtools.config import Launch, Slurm
@@ -41,17 +39,11 @@ SLEEPS = "import time\nprint('\\x1b[31mready\\x1b[0m \\x1b]0;evil\\x07', flush=T
 
 
 @pytest.fixture
-def root(tmp_path: Path, monkeypatch: MonkeyPatch) -> Iterator[Path]:
-    """A project, left without a process of its runs whatever happens."""
-    (tmp_path / "scripts").mkdir()
-    (tmp_path / "runs").mkdir()
-    monkeypatch.setenv("NBTOOLS_ROOT", str(tmp_path))
+def root(project: Project, monkeypatch: MonkeyPatch) -> Path:
+    """The folder of a project, in which the command line is called."""
     monkeypatch.setenv("COLUMNS", "200")
-    monkeypatch.chdir(tmp_path)
-    yield tmp_path
-    for run in runs(Project(tmp_path)):
-        if not run.state.is_final:
-            run.stop(timeout_s=5)
+    monkeypatch.chdir(project.root)
+    return project.root
 
 
 def foreign(root: Path, text: str, name: str = "train") -> str:
@@ -186,7 +178,6 @@ def test_launch_takes_the_name_of_a_module(root: Path, cli: Cli) -> None:
         (["new", "mlm_pretraining", "tiny", "--gpus", "a"], "give indices such as 0,1, or none"),
         (["new", "mlm_pretraining", "datasets"], "would shadow the module 'datasets'"),
         (["new", "mlm_pretraining"], "the following arguments are required: NAME"),
-        (["fly"], "invalid choice: 'fly'; choose from recipes"),
         (["lanch", "x"], "invalid choice: 'lanch'; did you mean launch?"),
         (["runs", "--state", "faild"], "invalid choice: 'FAILD'; did you mean FAILED?"),
         (["watch", "x", "--refesh", "2"], "--refesh 2; did you mean --refresh?"),
@@ -398,7 +389,7 @@ def test_help_names_every_command_and_exits_0(root: Path, cli: Cli) -> None:
 def test_the_module_and_the_installed_command_are_the_same_program(root: Path, start: list[str]) -> None:
     done = subprocess.run([*start, "fly"], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr.startswith("nbtools: argument COMMAND: invalid choice: 'fly'")
+    assert done.stderr.startswith("nbtools: argument COMMAND: invalid choice: 'fly'; choose from recipes")
 
 
 def test_a_dry_run_starts_nothing_and_only_it_prints_json(root: Path, cli: Cli) -> None:

@@ -406,17 +406,6 @@ def test_a_resumed_run_continues_its_parents_curve() -> None:
     assert units(joined) == {"train/loss": "step", "eval/loss": "epoch"}
 
 
-def test_a_joined_history_can_follow_the_file_of_the_resumed_run(tmp_path: Path) -> None:
-    parent = history_of(row(10, loss=1.0) + row(20, loss=1.0))
-    joined = History.chained([(parent, 20), (History(), MAX_STEP)])
-    path = tmp_path / "m.jsonl"
-    path.write_bytes(row(20, loss=2.0))
-    tail = Tail(path)
-    assert joined.follow(tail)
-    assert not joined.follow(tail)
-    assert points(joined) == [(10, 1.0), (20, 2.0)]
-
-
 def test_a_file_that_starts_over_replaces_the_curve(tmp_path: Path) -> None:
     path, history = tmp_path / "m.jsonl", History()
     tail = Tail(path)

@@ -87,15 +87,6 @@ def test_the_lock_has_one_holder_until_it_is_closed(tmp_path: Path) -> None:
     os.close(second)
 
 
-def test_fifty_contests_for_a_lock_have_one_winner_each(tmp_path: Path) -> None:
-    for trial in range(50):
-        path = tmp_path / f"lock{trial}"
-        with ThreadPoolExecutor(4) as pool:
-            taken = [descriptor for descriptor in pool.map(acquire_lock, [path] * 4) if descriptor is not None]
-        assert len(taken) == 1
-        os.close(taken[0])
-
-
 def test_readers_of_the_lock_neither_see_nor_hinder_each_other(tmp_path: Path) -> None:
     path = tmp_path / "lock"
     path.touch()

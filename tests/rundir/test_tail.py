@@ -123,23 +123,6 @@ def test_what_is_not_a_regular_file_reads_as_empty(tmp_path: Path) -> None:
         assert last_lines(path, 10) == []
 
 
-def test_a_large_file_is_read_block_by_block(tmp_path: Path) -> None:
-    path = tmp_path / "f"
-    line = b"x" * 99 + b"\n"
-    with path.open("wb") as file:
-        for _ in range(500):
-            file.write(line * 1000)
-    tail = Tail(path)
-    tracemalloc.start()
-    try:
-        total = sum(map(len, iter(tail.read, b"")))
-        peak = tracemalloc.get_traced_memory()[1]
-    finally:
-        tracemalloc.stop()
-    assert total == 50_000_000
-    assert peak < 20_000_000
-
-
 def test_a_line_without_end_is_cut_and_carriage_returns_end_lines_if_asked_to(tmp_path: Path) -> None:
     path = tmp_path / "f"
     tail = Tail(path, block_bytes=100, line_bytes=50)

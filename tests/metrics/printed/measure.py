@@ -1,7 +1,5 @@
 """How many curves of a program are right at first sight, and after the clicks of a simulated user.
 
-    python tests/metrics/printed/measure.py [FOLDER OF PROGRAMS ...]
-
 A program is a folder with its sources and `expected.json`: the script; the `curves` that a researcher wants, each with
 words of its name, its splits, and the accepted pairs of axis and values; in `also`, curves that may be drawn; in
 `never`, in words, the numbers that are no curve. A click gives one number of one kind of line a role.
@@ -13,7 +11,6 @@ import os
 import shutil
 import subprocess
 import sys
-import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -244,27 +241,3 @@ def measure(folder: Path, scratch: Path) -> Measured:
         if n not in after.right
     ]
     return Measured(folder.name, len(expected["curves"]), first, after, clicks, names, patterns)
-
-
-def main() -> None:
-    found = []
-    for root in map(Path, sys.argv[1:] or [PROGRAMS]):
-        for expected in sorted(root.glob("*/expected.json")):
-            with tempfile.TemporaryDirectory() as scratch:
-                found.append(measure(expected.parent, Path(scratch)))
-                print(found[-1], flush=True)
-    done = [each for each in found if len(each.after.right) == each.num_curves]
-    figures = {
-        "programs": len(found),
-        "right at first sight": sum(len(each.first.right) == each.num_curves for each in found),
-        "right after clicks": len(done),
-        "at most three clicks for each curve": sum(max(each.clicks.values(), default=0) <= 3 for each in done),
-        "at most three clicks in all": sum(sum(each.clicks.values()) <= 3 for each in done),
-        "wrong curves at first sight": sum(len(each.first.wrong) for each in found),
-        "wrong curves after clicks": sum(len(each.after.wrong) for each in found),
-    }
-    print("\n".join(f"{number:>4} {what}" for what, number in figures.items()))
-
-
-if __name__ == "__main__":
-    main()

@@ -9,8 +9,6 @@ from importlib.metadata import distributions
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from nbtools.metrics.printed.log import LogMetrics
 
@@ -263,37 +261,6 @@ def test_restart_continues_the_curve_from_its_first_step(log: Path, tmp_path: Pa
     series = LogMetrics(log, times).history["train/loss"]
     assert series.values.tolist() == [5.5, 5.2, 4.7]
     assert series.times.tolist()[0] < 2 < series.times.tolist()[1] <= 3
-
-
-LINES = [
-    "step {n}: loss {v}, lr {w}",
-    "Epoch {n}/9 loss={v}",
-    "val_loss: {v}",
-    "{{'loss': {v}, 'epoch': {w}}}",
-    "\r {n}%|##   | {n}/99 [00:01<00:02, 5.2it/s, loss={v}]",
-    "| a/ | |\n| loss | {v} |\n| total_timesteps | {n} |\n------",
-    "epoch,loss\n{n},{v}",
-    "Validation:",
-]
-
-
-@given(st.lists(st.tuples(st.sampled_from(LINES), st.integers(0, 99), st.floats(0, 9)), max_size=30), st.data())
-@settings(max_examples=60, deadline=None)
-def test_growth_in_pieces_gives_the_curves_of_the_whole(
-    tmp_path_factory: pytest.TempPathFactory, rows: list[tuple[str, int, float]], data: st.DataObject
-) -> None:
-    text = "".join(line.format(n=n, v=f"{v:.3f}", w=f"{v / 9:.2f}") + "\n" for line, n, v in rows)
-    folder = tmp_path_factory.mktemp("growth")
-    whole = curves_of(folder / "whole.log", text)
-    log = folder / "pieces.log"
-    log.write_text("")
-    metrics = LogMetrics(log)
-    cuts = sorted(data.draw(st.lists(st.integers(0, len(text)), max_size=4)))
-    for start, stop in zip([0, *cuts], [*cuts, len(text)], strict=True):
-        with log.open("a", newline="") as file:
-            file.write(text[start:stop])
-        assert metrics.history is not None
-    assert {n: (s.unit, s.steps.tolist(), s.values.tolist()) for n, s in metrics.history.items()} == whole
 
 
 @pytest.mark.parametrize(

@@ -3,14 +3,14 @@
 import json
 import math
 import os
-import subprocess
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from launched import python
+from waiting import eventually
 
 from nbtools.launcher.launch import launch
 from nbtools.metrics.history import History
@@ -64,15 +64,10 @@ run.finish()
 """
 
 
-def child(program: str, *args: object) -> None:
-    done = subprocess.run([sys.executable, "-c", program, *map(str, args)], capture_output=True, text=True, timeout=200)
-    assert done.returncode == 0, done.stderr
-
-
 @pytest.fixture(scope="module")
 def events(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("events")
-    child(EVENTS, folder)
+    python("-c", EVENTS, folder)
     return next(folder.glob("events.*"))
 
 
@@ -80,7 +75,7 @@ def events(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def wandb_files(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     require("wandb")
     folders = tmp_path_factory.mktemp("wandb"), tmp_path_factory.mktemp("large")
-    child(WANDB, *folders)
+    python("-c", WANDB, *folders)
     return [next(folder.glob("wandb/offline-run-*/run-*.wandb")) for folder in folders]
 
 
@@ -207,12 +202,6 @@ def test_a_file_that_was_replaced_or_cut_is_read_from_its_beginning(
 def found(tmp_path: Path, args: tuple[str, ...] = ()) -> tuple[History, list[str]]:
     metrics = FoundMetrics(tmp_path, LogMetrics(tmp_path / "rank0.log"))
     return metrics.history(str(tmp_path / "cwd"), args, time.time() - 10, None), metrics.notes()
-
-
-@pytest.fixture
-def cwd(tmp_path: Path) -> Path:
-    (tmp_path / "cwd").mkdir()
-    return tmp_path / "cwd"
 
 
 def neighbour(tmp_path: Path, name: str, seconds: tuple[float, float], *args: str) -> None:
@@ -402,18 +391,15 @@ def test_a_program_that_prints_nothing_for_long_is_said_to_be_silent(
     script = project.root / "quiet.py"
     script.write_text("import time\nprint('loading', flush=True)\ntime.sleep(600)\n")
     run = launch(script, torchrun=False, gpus=())
-    while "loading" not in run.log():
-        time.sleep(0.05)
+    eventually(lambda: "loading" in run.log())
     assert "none for" not in cli("show", run.id).stdout
     before = time.time() - 720
     os.utime(run.files.log, (before, before))
     assert "none for 12 min" in cli("show", run.id).stdout
     panel = LivePlot(run.dir)
     panel.refresh()
-    deadline = time.monotonic() + 20
-    while "no output for 12m" not in panel._widgets.words.header.value:
-        assert time.monotonic() < deadline, panel._widgets.words.header.value
-        time.sleep(0.05)
+    header = panel._widgets.words.header
+    eventually(lambda: "no output for 12m" in header.value, lambda: header.value)
     panel.close()
     run.stop(timeout_s=1)
     assert silent_s(run) is None

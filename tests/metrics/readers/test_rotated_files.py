@@ -59,12 +59,7 @@ class Reader:
 @pytest.fixture(autouse=True)
 def _looks_each_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(discovery, "_LOOK_EVERY_S", (0.0, 0.0))
-
-
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    (tmp_path / "cwd").mkdir()
-    return tmp_path / "cwd"
+    monkeypatch.setattr(discovery, "_SNIFF_S", 9.0)  # a busy machine has no time to sniff at all files in one look
 
 
 def remarks(reader: Reader) -> list[str]:
@@ -73,8 +68,8 @@ def remarks(reader: Reader) -> list[str]:
 
 
 @pytest.mark.parametrize("name", ["metrics.csv", "progress.txt"])
-def test_no_row_of_a_table_is_lost_when_it_is_rotated(folder: Path, name: str) -> None:
-    reader, writer = Reader(folder), Writer(folder / name)
+def test_no_row_of_a_table_is_lost_when_it_is_rotated(cwd: Path, name: str) -> None:
+    reader, writer = Reader(cwd), Writer(cwd / name)
     writer.rows(0, 10)
     assert reader.steps() == [*range(10)]
     for first in (10, 20, 30):
@@ -82,24 +77,24 @@ def test_no_row_of_a_table_is_lost_when_it_is_rotated(folder: Path, name: str) -
         writer.rows(first, first + 10)
         reader.look()
         assert reader.steps() == [*range(first + 10)]
-    late = Reader(folder)
+    late = Reader(cwd)
     assert late.steps() == [*range(40)]
     writer.rows(40, 41)
     assert reader.steps(has_ended=True) == late.steps(has_ended=True) == [*range(41)]
     assert remarks(reader) == remarks(late) == []
 
 
-def test_only_the_runs_own_rotated_files_are_read(folder: Path) -> None:
-    (writer := Writer(folder / "metrics.csv")).rows(0, 9)
-    writer.path.rename(folder / "metrics.csv-20260131")
-    assert Reader(folder).steps() == [*range(9)]
-    os.utime(folder / "metrics.csv-20260131", (time.time() - 9000,) * 2)  # of an earlier run
+def test_only_the_runs_own_rotated_files_are_read(cwd: Path) -> None:
+    (writer := Writer(cwd / "metrics.csv")).rows(0, 9)
+    writer.path.rename(cwd / "metrics.csv-20260131")
+    assert Reader(cwd).steps() == [*range(9)]
+    os.utime(cwd / "metrics.csv-20260131", (time.time() - 9000,) * 2)  # of an earlier run
     Writer(writer.path).rows(20, 30)
-    assert Reader(folder).steps() == [*range(20, 30)]
+    assert Reader(cwd).steps() == [*range(20, 30)]
 
 
-def test_a_table_that_is_cut_and_begun_again_keeps_the_rows_before(folder: Path) -> None:
-    reader, writer = Reader(folder), Writer(folder / "metrics.csv")
+def test_a_table_that_is_cut_and_begun_again_keeps_the_rows_before(cwd: Path) -> None:
+    reader, writer = Reader(cwd), Writer(cwd / "metrics.csv")
     writer.rows(0, 40)
     reader.look()
     os.truncate(writer.path, 0)  # as copytruncate of logrotate does, behind the writer
@@ -112,8 +107,8 @@ def test_a_table_that_is_cut_and_begun_again_keeps_the_rows_before(folder: Path)
     assert remarks(reader) == []
 
 
-def test_a_hole_that_a_writer_leaves_after_a_cut_hides_no_row(folder: Path) -> None:
-    reader, path = Reader(folder), folder / "metrics.csv"
+def test_a_hole_that_a_writer_leaves_after_a_cut_hides_no_row(cwd: Path) -> None:
+    reader, path = Reader(cwd), cwd / "metrics.csv"
     with path.open("wb") as file:  # not for appending: it goes on where it was
         file.write(b"step,loss\n" + b"".join(b"%d,%f\n" % (step, 1.0) for step in range(100)))
         file.flush()
@@ -124,8 +119,8 @@ def test_a_hole_that_a_writer_leaves_after_a_cut_hides_no_row(folder: Path) -> N
         assert reader.look()["train/loss"].steps.tolist() == [*range(102)]
 
 
-def test_rows_of_two_programs_in_one_table_have_an_order_and_it_is_said(folder: Path) -> None:
-    reader, path = Reader(folder), folder / "metrics.csv"
+def test_rows_of_two_programs_in_one_table_have_an_order_and_it_is_said(cwd: Path) -> None:
+    reader, path = Reader(cwd), cwd / "metrics.csv"
     writers = Writer(path), Writer(path)
     for start in range(0, 50, 10):
         for writer in writers:
@@ -135,16 +130,16 @@ def test_rows_of_two_programs_in_one_table_have_an_order_and_it_is_said(folder: 
     assert reader.found.notes() == [f"{path}: train/loss; counter: none, rows by order"]
 
 
-def test_restarts_that_append_are_usual(folder: Path) -> None:
-    reader = Reader(folder)
+def test_restarts_that_append_are_usual(cwd: Path) -> None:
+    reader = Reader(cwd)
     for start in (0, 5, 8):
-        Writer(folder / "metrics.csv").rows(start, start + 9)
+        Writer(cwd / "metrics.csv").rows(start, start + 9)
     assert reader.steps() == [*range(17)]
     assert remarks(reader) == []
 
 
-def test_a_second_header_counts_from_there_on_and_other_rows_are_told(folder: Path) -> None:
-    reader, path = Reader(folder), folder / "metrics.csv"
+def test_a_second_header_counts_from_there_on_and_other_rows_are_told(cwd: Path) -> None:
+    reader, path = Reader(cwd), cwd / "metrics.csv"
     (one := Writer(path)).rows(0, 10)
     Writer(path, "step,loss,val_loss").rows(10, 20)  # a restart of a program that was changed
     one.rows(20, 21)

@@ -30,12 +30,6 @@ Found = Callable[[], tuple[History, list[str]]]
 
 
 @pytest.fixture
-def cwd(tmp_path: Path) -> Path:
-    (tmp_path / "cwd").mkdir()
-    return tmp_path / "cwd"
-
-
-@pytest.fixture
 def found(tmp_path: Path, cwd: Path) -> Found:
     """Look at the files of a run that has ended."""
     metrics = FoundMetrics(tmp_path, LogMetrics(tmp_path / "rank0.log"))

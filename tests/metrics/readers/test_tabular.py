@@ -281,12 +281,6 @@ def test_a_last_line_without_its_end_is_read_once_nothing_follows(tmp_path: Path
             assert points_of(reader.poll(is_complete=True))["train/loss"][0][-1] == 2
 
 
-def test_jsonl_without_a_counter_is_left_with_a_reason(tmp_path: Path) -> None:
-    reader = TableFile(write_jsonl(tmp_path / "log.jsonl", [{"prompt": "x", "completion": "y"}] * 3))
-    assert not reader.poll()
-    assert reader.note == "no column counts its rows (prompt, completion)"
-
-
 def test_a_large_file_without_a_counter_is_given_up_after_some_rows(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

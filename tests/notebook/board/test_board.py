@@ -6,6 +6,7 @@ import shutil
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -52,16 +53,15 @@ def made(project: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> l
 @pytest.fixture
 def opened() -> Iterator[Callable[..., Board]]:
     """Open the board of some runs, and wait until it has read what it shows."""
-    boards: list[Board] = []
+    with ExitStack() as boards:
 
-    def open_board(runs: Any) -> Board:
-        boards.append(Board([runs]))
-        idle(boards[-1])
-        return boards[-1]
+        def open_board(runs: Any) -> Board:
+            board = Board([runs])
+            boards.callback(board.close)
+            idle(board)
+            return board
 
-    yield open_board
-    for board in boards:
-        board.close()
+        yield open_board
 
 
 @pytest.fixture

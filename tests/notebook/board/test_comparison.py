@@ -3,6 +3,7 @@
 import io
 import re
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
 
@@ -57,15 +58,8 @@ def make(project: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> M
 
 @pytest.fixture
 def opened() -> Iterator[Callable[..., Board]]:
-    panels: list[Board] = []
-
-    def open_panel(*refs: object, **options: Any) -> Board:
-        panels.append(compare(*refs, **options))
-        return panels[-1]
-
-    yield open_panel
-    for panel in panels:
-        panel.close()
+    with ExitStack() as panels:
+        yield lambda *refs, **options: panels.enter_context(closing(compare(*refs, **options)))
 
 
 def charts_of_runs(comparison: Comparison, **options: Any) -> Charts:

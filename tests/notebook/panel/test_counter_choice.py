@@ -4,6 +4,7 @@ import time
 from pathlib import Path
 
 import pytest
+from waiting import eventually
 
 from nbtools.errors import ConfigError
 from nbtools.metrics.readers.sources import choose_counter, chosen_counters
@@ -46,15 +47,11 @@ def test_a_choice_counts_for_an_open_run_and_for_fresh_ones(run: Run) -> None:
 def test_the_panel_offers_the_columns_and_draws_again(run: Run) -> None:
     panel = LivePlot(run.dir)
     panel.refresh()
-    deadline = time.monotonic() + 20
-    while not panel._widgets.counters.widget.children and time.monotonic() < deadline:
-        time.sleep(0.05)
+    eventually(lambda: panel._widgets.counters.widget.children)
     (control,) = panel._widgets.counters.widget.children
     assert (control.value, [value for _, value in control.options]) == ("step", ["step", "tokens", "loss", ""])
     control.value = "tokens"
-    while "counter: tokens" not in panel._widgets.words.sources.value and time.monotonic() < deadline:
-        time.sleep(0.05)
-    assert "counter: tokens" in panel._widgets.words.sources.value
+    eventually(lambda: "counter: tokens" in panel._widgets.words.sources.value)
     assert panel._widgets.counters.widget.children[0].value == "tokens"
     panel.close()
 

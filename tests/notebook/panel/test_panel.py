@@ -70,15 +70,16 @@ def folder(tmp_path: Path) -> Iterator[RunFolder]:
 @pytest.fixture
 def show() -> Iterator[Show]:
     """Open panels that are closed at the end, whatever happens."""
-    opened: list[LivePlot] = []
+    with contextlib.ExitStack() as panels:
 
-    def open_panel(folder: RunFolder, **options: Any) -> LivePlot:
-        opened.append(LivePlot(folder.files.path, **{"refresh_s": 0.05, **options}))
-        return opened[-1]
+        def open_panel(folder: RunFolder, *, is_refreshed: bool = False, **options: Any) -> LivePlot:
+            panel = LivePlot(folder.files.path, **{"refresh_s": 0.05, **options})
+            panels.callback(panel.close)
+            if is_refreshed:
+                panel.refresh()
+            return panel
 
-    yield open_panel
-    for panel in opened:
-        panel.close()
+        yield open_panel
 
 
 @pytest.mark.promise("fault-22")
@@ -89,8 +90,7 @@ def test_the_duration_of_a_run_is_right_although_the_clock_was_set(
     content = {"returncode": 0, "stopped": False, "failure": None, "time": folder.started + jump_s}
     write_json(folder.files.exit, {**content, "duration_s": 61.5})
     folder.release()
-    panel = show(folder)
-    panel.refresh()
+    panel = show(folder, is_refreshed=True)
     assert "elapsed 1m02s" in panel._widgets.words.progress.value
 
 
@@ -149,8 +149,7 @@ def test_the_thread_ends_with_the_run_after_a_last_draw(folder: RunFolder, show:
 
 def test_nothing_is_drawn_or_sent_while_nothing_changes(folder: RunFolder, show: Show) -> None:
     folder.rows(1, 50)
-    panel = show(folder, refresh_s=60.0)
-    panel.refresh()
+    panel = show(folder, refresh_s=60.0, is_refreshed=True)
     changes: list[object] = []
     panel._image.observe(changes.append, "value")
     for _ in range(20):
@@ -168,8 +167,7 @@ def test_nothing_is_drawn_or_sent_while_nothing_changes(folder: RunFolder, show:
 def test_smoothing_redraws_a_live_run_and_a_finished_one(folder: RunFolder, show: Show) -> None:
     folder.rows(1, 20, value=2.0)
     folder.rows(21, 40, value=9.0)
-    panel = show(folder)
-    panel.refresh()
+    panel = show(folder, is_refreshed=True)
     for is_final in (False, True):
         if is_final:
             folder.end()
@@ -252,8 +250,7 @@ def test_hostile_text_is_shown_literally(tmp_path: Path, show: Show, text: str) 
     folder.rows(1, 3, name=text)
     folder.beat(0, 3, phase=text)
     folder.end(1, {"rank": 1, "host": text, "message": f"ValueError: {text}", "traceback": f"Traceback\n  {text}\n"})
-    panel = show(folder)
-    panel.refresh()
+    panel = show(folder, is_refreshed=True)
     shown = words(panel)
     eventually(lambda: threads(panel) == [])
     for tag in ("<img", "<script", "</script"):
@@ -303,8 +300,7 @@ def test_titles_lead_with_the_name_and_keep_the_id_and_the_commit(folder: RunFol
     info = json.loads(folder.files.launch.read_text())
     write_json(folder.files.launch, {**info, "name": "second <try>", "code": code})
     folder.rows(1, 3)
-    panel = show(folder)
-    panel.refresh()
+    panel = show(folder, is_refreshed=True)
     header = panel._widgets.words.header.value
     assert 0 < header.index("second &lt;try&gt;") < header.index(folder.files.id) < header.index("Running")
     assert "commit 3f2a91c04b + uncommitted changes (12 lines)" in header
@@ -355,8 +351,7 @@ def test_a_long_run_first_shows_its_ends_and_says_so_while_all_rows_are_read(
     gate.opened.set()
     eventually(lambda: said not in panel._widgets.words.header.value and panel._png != first)
     assert highest(panel) > 99 and panel.run.rows.is_read
-    whole = show(folder, smoothing=0.0)
-    whole.refresh()
+    whole = show(folder, smoothing=0.0, is_refreshed=True)
     assert panel._png == whole._png
 
 
@@ -405,8 +400,7 @@ def test_what_slows_a_training_is_told_below_the_bar_and_its_phases_are_bars_als
         rows = [{"step": step, "seconds": seconds} for step in (1, 2)]
         rows.append({"step": 3, "seconds": {"forward": 8, "evaluation": 8}})
         folder.files.phases(rank).write_text("".join(json.dumps(row) + "\n" for row in rows))
-    panel = show(folder)
-    panel.refresh()
+    panel = show(folder, is_refreshed=True)
     slow = "Rank 1 waits for data 50% of the time, the others 4%: its disk or its loader is slow; raise num_workers."
     assert slow in plain(panel._widgets.words.progress.value)
     panel._widgets.tabs.widget.selected_index = SYSTEM
@@ -539,8 +533,7 @@ def test_only_the_end_of_a_flood_of_output_is_read_and_shown(folder: RunFolder, 
         for _ in range(50):
             file.write(line * 10_000)
         file.write(b"\x1b[31mlast\x1b[0m line \xff\n")
-    panel = show(folder, refresh_s=60.0)
-    panel.refresh()
+    panel = show(folder, refresh_s=60.0, is_refreshed=True)
     assert "last line" in words(panel) and len(words(panel)) < 60_000
     with folder.files.log.open("ab") as file:
         file.write(b"z" * 10_000_000)
@@ -610,14 +603,12 @@ def test_the_script_stands_below_a_name_that_does_not_tell_it(
 ) -> None:
     folder = made(tmp_path, "2026-01-31_142233_run", name=name)
     folder.end()
-    panel = show(folder)
-    panel.refresh()
+    panel = show(folder, is_refreshed=True)
     assert ("tiny.py" in panel._widgets.words.header.value) is is_told
 
 
 def test_a_page_keeps_no_picture_before_the_first_metric(folder: RunFolder, show: Show) -> None:
-    panel = show(folder)
-    panel.refresh()
+    panel = show(folder, is_refreshed=True)
     assert panel._outputs()[1] == ({"text/plain": ""}, {})
     assert bytes(panel._image.value).startswith(b"\x89PNG"), "shown where anywidget is missing"
     folder.rows(1, 5)
@@ -625,8 +616,7 @@ def test_a_page_keeps_no_picture_before_the_first_metric(folder: RunFolder, show
     assert panel._outputs()[1][0]["image/png"].startswith(b"\x89PNG")
     folder.files.metrics.unlink()
     folder.end(1)
-    failed = show(folder)
-    failed.refresh()
+    failed = show(folder, is_refreshed=True)
     assert "image/png" not in failed._outputs()[1][0]
 
 
@@ -635,8 +625,7 @@ def test_a_removed_run_directory_is_told_with_the_command_that_ends_its_processe
 ) -> None:
     folder.rows(1, 5)
     folder.beat(0, 5)
-    panel = show(folder)
-    panel.refresh()
+    panel = show(folder, is_refreshed=True)
     marks = {RUN_ID_VARIABLE: folder.files.id, RUN_DIR_VARIABLE: str(folder.files.path)}
     with subprocess.Popen(["sleep", "600"], env={**os.environ, **marks}) as process, contextlib.ExitStack() as ended:
         ended.callback(process.kill)  # a failure waits for no sleep
@@ -1051,8 +1040,7 @@ def test_the_canvas_replaces_the_picture_once_the_page_answers(folder: RunFolder
 
 def test_a_hidden_canvas_gets_nothing_until_it_is_seen_again(folder: RunFolder, show: Show) -> None:
     folder.rows(1, 20)
-    panel = show(folder, refresh_s=60.0)
-    panel.refresh()
+    panel = show(folder, refresh_s=60.0, is_refreshed=True)
     tell(panel, ready=True, width=900)
     tell(panel, visible=False, view="a")
     panel.refresh()
@@ -1148,8 +1136,7 @@ def test_a_live_panel_shows_what_comes_without_drawing_the_curves_again(folder: 
 def test_the_static_outputs_of_an_ended_run_have_its_samples(folder: RunFolder, show: Show) -> None:
     media.append(folder.files.media, "unmasked", 5, media.frames("Unmasked", ["░░░░", "░nce", "once"]))
     folder.end()
-    panel = show(folder)
-    panel.refresh()
+    panel = show(folder, is_refreshed=True)
     shown = panel._outputs()[2][0]
     assert "Unmasked" in shown["text/html"] and "widget" not in "".join(shown)
 

@@ -19,7 +19,7 @@ from typing import Any
 
 import pytest
 from fixture_types import Cli, MonkeyPatch, Start
-from run_folder import held
+from run_folder import RunFolder, held
 from waiting import eventually
 
 import nbtools as nt
@@ -39,11 +39,8 @@ from nbtools.rundir.rundir import RunDir, run_folders
 from capabilities import ANOTHER_UID
 
 DAY_S = 86_400.0
-ENDS = {
-    "SUCCEEDED": {"returncode": 0, "stopped": False},
-    "STOPPED": {"returncode": 1, "stopped": True},
-    "FAILED": {"returncode": 1, "stopped": False},
-}
+ENDS = {"SUCCEEDED": 0, "FAILED": 1}
+"""The exit code of a run's processes by the state in which it ended."""
 
 
 def made(
@@ -58,15 +55,13 @@ def made(
 ) -> RunDir:
     """A run that has ended, as its processes would have left it."""
     files = RunDir(project.runs.resolve() / f"2026-01-01_000000_{name}")
-    files.ranks.mkdir(parents=True)
-    files.checkpoints.mkdir()
-    files.lock.touch()
     ended = time.time() - days_ago * DAY_S
     origin = None if parent is None else {"run": parent.id, "checkpoint": started_from, "step": 10}
-    write_json(files.launch, {"name": name, "time": ended - 10, "resumed_from": origin})
-    files.log.write_bytes(b"x" * size)
+    run = RunFolder(files, ended - 10, name=name, resumed_from=origin)
+    files.lock.touch()
+    run.say("x" * size)
     if state in ENDS:
-        write_json(files.exit, {**ENDS[state], "signal": None, "failure": None, "time": ended})
+        run.end(ENDS[state], at=ended)
     return files
 
 
