@@ -36,5 +36,5 @@ def _value(field: Field, text: str) -> Any:
     try:
         return from_text(text, field, SHELL)
     except ValueError as error:
-        said = str(error)
-        raise argparse.ArgumentTypeError(said if shown(text) in said else f"{shown(text)}: {said}") from None
+        said, given = str(error), shown(text)
+        raise argparse.ArgumentTypeError(said if given in said else f"{given}: {said}") from None

@@ -12,6 +12,7 @@ import subprocess
 import time
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
+from statistics import median_high
 from typing import Any
 
 from nbtools.machine.on_end import start_beside
@@ -95,8 +96,8 @@ class StopConditions:
         self._losses.append(value)
         if len(self._losses) < _FEWEST_ROWS:
             return None
-        median, least = _median(self._losses), min(self._losses)
-        recent = _median(list(self._losses)[-_NUM_CONFIRMED:])
+        median, least = median_high(self._losses), min(self._losses)
+        recent = median_high(list(self._losses)[-_NUM_CONFIRMED:])
         if least <= 0 or recent <= factor * median:  # a loss around zero has no meaningful median
             return None
         said = f"is above {factor:g} x {median:.4g}, its median, at step {step:,}"
@@ -197,7 +198,3 @@ class NewRows:
             self._rest += os.read(self._reader.stdout.fileno(), 1 << 20)
         block, end, self._rest = self._rest.rpartition(b"\n")
         return block + end
-
-
-def _median(values: "deque[float] | list[float]") -> float:
-    return sorted(values)[len(values) // 2]

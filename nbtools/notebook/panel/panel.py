@@ -368,9 +368,8 @@ class LivePlot(ChartView):
         return f"Stacks of {taken} of {len(found)} ranks at {time.strftime('%X')}" if found else "No rank has started"
 
     def _save_report(self) -> str:
-        file = {"file": f"{self.run.id}.html", "text": report_html(self.run)}
-        self._canvas.send(file)
-        return f"The browser saves {file['file']}; nbtools plot {self.run.id} -o report.html writes it here"
+        self._canvas.send({"file": f"{self.run.id}.html", "text": report_html(self.run)})
+        return f"The browser saves {self.run.id}.html; nbtools plot {self.run.id} -o report.html writes it here"
 
     def _resume_chosen(self) -> str:
         chosen, (changes, args) = self._widgets.tabs.checkpoints.choice.value, self._resume.typed(self.run)

@@ -57,6 +57,15 @@ def test_column_that_never_changes_is_told_and_not_drawn(found: Found, cwd: Path
     assert any("log.jsonl (alpha)" in note for note in notes), notes
 
 
+def test_folds_that_follow_each_other_on_one_axis_are_told(found: Found, tmp_path: Path) -> None:
+    epochs = [epoch for _fold in range(3) for epoch in range(1, 6)]
+    lines = (f"Epoch {epoch}/5 loss {2.5 - number / 16}\n" for number, epoch in enumerate(epochs))
+    (tmp_path / "rank0.log").write_text("".join(lines))
+    history, notes = found()
+    assert history["train/loss"].steps.tolist() == list(range(1, 16))
+    assert notes[0].endswith("train/loss; the epochs start over 2 times, each part behind the one before")
+
+
 def runs_of(series: Series) -> list[tuple[int, int, float]]:
     """Return first step, last step and value of each piece of a curve that is constant."""
     edges = [0, *(np.flatnonzero(np.diff(series.values)) + 1).tolist(), len(series)]
