@@ -12,7 +12,7 @@ from typing import Final
 
 import numpy as np
 
-from nbtools.errors import ConfigError, plural
+from nbtools.errors import ConfigError
 from nbtools.metrics.history import History
 from nbtools.metrics.printed.line_times import LineTimes
 from nbtools.metrics.printed.measured_curves import PrintedCurves
@@ -111,8 +111,7 @@ class LogMetrics:
     @property
     def again(self) -> str:
         """How often the epochs have started over, as for another fold; empty if they have not."""
-        trials = self._rows.steps.num_trials
-        return f"the epochs start over {plural(trials, 'time')}, each part behind the one before" if trials else ""
+        return f"the epochs start over {n} times, part after part" if (n := self._rows.steps.num_trials) else ""
 
     @property
     def kinds(self) -> list[LineKind]:

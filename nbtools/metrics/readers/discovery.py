@@ -118,8 +118,7 @@ class FoundMetrics:
         """Return from which file each curve comes, and what was seen but not understood, a line each."""
         drawn, counters = self._merged.drawn, {source.name: source.counter for source in self.sources}
         words = {n: f"; counter: {one or 'none, rows by order'}" for n, one in counters.items() if one is not None}
-        readers = {one.name: one.reader for one in self._logs if isinstance(one.reader, LogMetrics)}
-        words |= {n: f"; {one.again}" for n, one in readers.items() if one.again}
+        words |= {s.name: f"; {log.again}" for s in self._logs if isinstance(log := s.reader, LogMetrics) and log.again}
         lines = [f"{name or _PRINTED}: {', '.join(names)}{words.get(name, '')}" for name, names in drawn.items()]
         if others := [f"{name or _PRINTED} ({', '.join(names)})" for name, names in self._merged.not_drawn.items()]:
             lines.append(f"also found, but not drawn: {_listed(others)}")

@@ -138,6 +138,9 @@ class Board(ChartView):
             except (OSError, ValueError) as error:  # another user's folder, or a full disk
                 self._tell(f"The layout is not kept: {error}", is_wrong=True)
 
+    def _look_again(self) -> None:
+        self._take({"act": "turn", "key": "0"})
+
     # --- what the thread reads ---
 
     def refresh(self) -> None:
@@ -293,7 +296,7 @@ class Board(ChartView):
         try:
             change: dict[str, Any] = {field: words if field == "tags" else typed.strip()}
             label(RunDir(self._lines.run(name).dir), **change)
-            self._take({"act": "turn", "key": "0"})  # look again
+            self._look_again()
             self._tell(f"Saved: the {field} of {name}")
         except (NbtoolsError, OSError) as error:
             self._tell(str(error), is_wrong=True)

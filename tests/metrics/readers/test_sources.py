@@ -63,7 +63,7 @@ def test_folds_that_follow_each_other_on_one_axis_are_told(found: Found, tmp_pat
     (tmp_path / "rank0.log").write_text("".join(lines))
     history, notes = found()
     assert history["train/loss"].steps.tolist() == list(range(1, 16))
-    assert notes[0].endswith("train/loss; the epochs start over 2 times, each part behind the one before")
+    assert notes[0].endswith("train/loss; the epochs start over 2 times, part after part")
 
 
 def runs_of(series: Series) -> list[tuple[int, int, float]]:
