@@ -153,7 +153,7 @@ def test_conditions_are_written_into_a_script_and_read_back(tmp_path: Path) -> N
         ({"stop_on": {"loss_above": 1.0}}, r"loss_above=1\.0: must be > 1"),
         ({"stop_on": {"time_budget_h": True}}, "True is a truth value, not a number"),
         ({"notify_on": {"values": ["eval/loss <"]}}, "each must be METRIC < NUMBER or METRIC > NUMBER"),
-        ({"on_end": "echo done"}, "give a list of words, since no shell divides it"),
+        ({"on_end": "echo done"}, "give a list, for a command of words"),
         ({"on_end": ("sh", "-c", "echo {sentence}")}, "must be an argument of its own"),
         ({"on_end": ("{sentence}",)}, "must begin with a program"),
     ],

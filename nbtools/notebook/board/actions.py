@@ -141,7 +141,7 @@ class BoardControls:
         right = [in_row(self.group, self.split, curves[2]), *curves[:2], self.note]
         halves = widgets.Box([widgets.VBox(part).add_class("nbt-half") for part in (left, right)])
         whole = [halves.add_class("nbt-halves"), self.code, self.tables, self.below.widget]
-        self.whole = widgets.VBox(whole).add_class(html_parts.LIVE)
+        self.whole = widgets.VBox(whole, _dom_classes=(html_parts.LIVE, *html_parts.NO_FORMULAS.split()))
 
     def show(self, html: str, *, is_ready: bool) -> None:
         """Show the list: in a page that is ready, its own script does."""

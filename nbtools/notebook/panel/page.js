@@ -89,7 +89,7 @@ function render({ model, el }) {
   const ending = new AbortController(), { signal } = ending, options = { signal };
   let root = null;
   const list = document.createElement("div"), told = "change:list";
-  const showList = () => liken(list, Object.assign(document.createElement("div"), { innerHTML: model.get("list") }));
+  const showList = () => liken(list, new DOMParser().parseFromString(model.get("list"), "text/html").body);
   const start = () => {
     if (signal.aborted) return;
     if (!(root = el.closest(".nbtools-live"))) return requestAnimationFrame(start);
