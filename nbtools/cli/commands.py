@@ -451,18 +451,21 @@ def _plot(arguments: argparse.Namespace) -> int:
     from nbtools.notebook.plots.figure import save_plot
 
     refs, path = arguments.runs, Path(arguments.output)
-    options = {"x": arguments.x, "log": arguments.log}
+    options, is_one = {"x": arguments.x, "log": arguments.log}, len(refs) == 1 and not any(s in refs[0] for s in "*?[")
+    is_report = path.suffix.lower() in (".html", ".htm")
     try:
-        if path.suffix.lower() == ".html":
+        if is_one and arguments.split:
+            raise ConfigError(f"--split {arguments.split}: is for several runs, and {refs[0]} is one")
+        if arguments.details and not is_report:
+            raise ConfigError(f"--details: is for a report, and {path} is a picture; name a file that ends in .html")
+        if is_report:
             report(*refs, path=path, details=arguments.details, **options, split=arguments.split)
-        elif len(refs) > 1 or any(sign in refs[0] for sign in "*?["):
+        elif is_one:
+            save_plot(_named(refs[0]), path, **options)
+        else:
             found = save_comparison(refs, path, split=arguments.split, **options)
             for note in found.notes:
                 complain(one_line(note))
-        elif arguments.split:
-            raise ConfigError(f"--split {arguments.split}: is for several runs, and {refs[0]} is one")
-        else:
-            save_plot(_named(refs[0]), path, **options)
     except NbtoolsError:
         raise
     except (OSError, ValueError) as error:

@@ -15,17 +15,16 @@ function ticks(low, high, most, least, label) {
 }
 
 /** Fit the y axis of a chart to what lies within the limits of x. */
-function fit(chart, [from, to]) {
-  const scaled = (y) => (chart.is_log ? Math.log10(y) : y), values = [];
-  for (const { x, low, high } of columns.get(chart.key))
-    x.forEach((at, i) => at >= from && at <= to && values.push(scaled(low[i]), scaled(high[i])));
+function fit(chart, x) {
+  const [from, to] = x.limits, scaled = (y) => (chart.is_log ? Math.log10(y) : y), values = [];
+  for (const { x: places, low, high } of columns.get(chart.key))
+    places.forEach((at, i) => at >= from && at <= to && values.push(scaled(low[i]), scaled(high[i])));
   const known = values.filter(Number.isFinite), [low, high] = known.reduce(
     ([least, most], y) => [Math.min(least, y), Math.max(most, y)], [Infinity, -Infinity]);
   if (!known.length) return;
   const margin = 0.06 * (high - low) || Math.abs(high) || 1, label = (y) => formatNumber(chart.is_log ? 10 ** y : y);
   chart.y = [low - margin, high + margin];
   chart.y_ticks = ticks(...chart.y, 6, chart.is_log ? 1 : 0, label);
-  const { x } = state.spec;
   chart.x_ticks = ticks(from, to, x.unit === "clock" ? 3 : 6, x.unit === "count" ? 1 : 0, (value) => formatX(value, x));
 }
 
@@ -35,19 +34,15 @@ function answer(message) {
   for (const chart of named(message.open)) chart.open = message.is_open;
   for (const chart of named(message.log)) chart.is_log = !chart.is_log;
   if ("filter" in message) {
-    state.spec.filter = message.filter;
-    for (const chart of charts) chart.open = chart.title.toLowerCase().includes(message.filter.toLowerCase());
+    const asked = (state.spec.filter = message.filter).toLowerCase().replaceAll("*", "").split(/[,\s]+/);
+    const names = ({ key, title }) => [title, ...columns.get(key).map((s) => s.name)].join(" ").toLowerCase();
+    for (const chart of charts) chart.open = asked.some((word) => names(chart).includes(word));
   }
   if (!["zoom", "open", "log", "filter"].some((name) => name in message)) return;
-  for (const chart of charts) fit(chart, x.limits);
+  for (const chart of charts) fit(chart, x);
   state.version++;
   for (const action of listeners) action();
 }
 
-const model = {
-  get: (name) => state[name],
-  on: (name, action) => name === "change:version" && listeners.add(action),
-  off() {},
-  send: answer,
-};
-new Canvas(model, document.getElementById("canvas"));
+const on = (name, action) => name === "change:version" && listeners.add(action);
+new Canvas({ get: (name) => state[name], on, off() {}, send: answer }, document.getElementById("canvas"));

@@ -69,6 +69,7 @@ def report_html(*refs: object, details: bool = False, **options: Any) -> str:
     charts = _charts(compared, curves, {"metrics": ("*",), **options})
     spec, data = canvas.packed(charts)
     spec["x"]["kinds"] = [charts.x]
+    spec["charts"] = [chart for chart in spec["charts"] if chart["open"]]  # the others lack a place on this axis
     for chart in spec["charts"][_NUM_OPEN:]:
         chart["open"] = False
     spec |= {"alt": "curves", "filter": ""}
@@ -132,15 +133,16 @@ def _without_paths(text: str) -> str:
 def _part(name: str, run: Run, room: int, *, details: bool) -> str:
     """Return the values of a run, its samples within the room that is left, and how to repeat it."""
     own, _ = recorded_values(run)
-    rows = [tuple(cell if details else _without_paths(cell) for cell in row) for row in own]
-    command = f"nbtools launch --again {run.id}"
-    how = [("run", run.id), ("repeat", command), ("commit", facts.commit(run.info)), ("origin", facts.origin(run.info))]
-    how += facts.how_started({"script": run.info.get("script"), **facts.started_as(run.info)}) if details else []
-    parts = [plain_table([row for row in how if row[1]]), plain_table(rows, ("field", "value", "default", ""))]
-    parts += [plain_table(facts.steered(run.events))] * bool(run.events)
+    events = run.events if details else [replace(event, by="") for event in run.events]  # user and host
+    how = [("run", run.id), ("repeat", f"nbtools launch --again {run.id}")]
+    how += [("commit", facts.commit(run.info)), ("origin", facts.origin(run.info))]
+    started = facts.how_started({"script": run.info.get("script"), **facts.started_as(run.info)})
+    how += [pair for pair in started if details or pair[0] == "arguments"]
+    tables = ([row for row in how if row[1]], ()), (own, ("field", "value", "default", "")), (facts.steered(events), ())
+    shown = str if details else _without_paths
+    parts = [plain_table([[*map(shown, row)] for row in rows], head) for rows, head in tables if rows]
     parts += [uncommitted(run)] * details
     samples = [static_html(item) for item in media.latest(run.files.media)]
-    ends = itertools.accumulate(map(len, samples))
-    fitting = [sample for sample, end in zip(samples, ends, strict=True) if end < room]
+    fitting = [one for one, end in zip(samples, itertools.accumulate(map(len, samples)), strict=True) if end < room]
     left = f"<p>{plural(len(samples) - len(fitting), 'more sample')} left out</p>" * (len(fitting) < len(samples))
     return f"<h2>{literal(name)}</h2>{''.join([*parts, *fitting])}{left}"

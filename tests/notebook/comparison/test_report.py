@@ -22,6 +22,7 @@ from nbtools.project import Project
 from nbtools.run.run import Run
 from nbtools.rundir import media
 from nbtools.rundir.json_files import write_json
+from nbtools.rundir.requests.events import Event, append_events
 from nbtools.rundir.rundir import RunDir
 
 Make = Callable[..., Run]
@@ -36,13 +37,16 @@ def make(project: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> M
     def make_run(name: str, seed: int = 0, num_rows: int = 3000, **values: Any) -> Run:
         files = RunDir.create(project.runs, name)
         files.lock.touch()
-        run = RunFolder(files, 1.7e9, name=name, recipe="none", host="secrethost", cwd="/secret/folder")
+        run = RunFolder(
+            files, 1.7e9, name=name, recipe="none", host="secrethost", cwd="/secret/folder", args=["--lr", "/secret/a"]
+        )
         write_json(files.config, {"config": values, "derived": {"total_steps": num_rows}})
         names = ["train/loss", "eval/loss", "train/grad_norm", "train/learning_rate", "train/tokens_per_s"]
         noise = np.random.default_rng(seed).random((num_rows, 5))
         noise[:300] = 1.0
         steps = ({"step": i + 1, "time": 1.7e9 + i} for i in range(num_rows))
         run.write([step | dict(zip(names, row, strict=True)) for step, row in zip(steps, noise.tolist(), strict=True)])
+        append_events(files, [Event("1", 9, 1.0, "ana@secrethost", field="learning_rate", before="1", after="2")])
         media.append(files.media, "texts", num_rows, media.text("Sampled", HOSTILE))
         write_json(files.finished, {"why": "completed", "step": num_rows, "metrics": {}})
         return Run(files.path)
@@ -85,7 +89,7 @@ def test_paths_hosts_and_markup_stay_out(make: Make) -> None:
     one, other = (make(name, data=f"/secret/{name}/texts.txt", note=HOSTILE) for name in "ab")
     for refs in ([one], [one, other]):
         assert not re.search("secret|<script>alert", text := report_html(*refs))
-        assert "…/texts.txt" in text and "&lt;script&gt;alert" in text
+        assert "--lr …/a" in text and "after step 9" in text and "…/texts.txt" in text and "&lt;script&gt;alert" in text
         assert "secret" in report_html(*refs, details=True)
 
 
@@ -104,7 +108,7 @@ def test_the_page_zooms_to_what_is_there_and_saves_csv(make: Make, opened: Calla
     rows = np.nonzero((abs(image[40:180] - [0x3F, 0x90, 0xDA]).sum(axis=2) < 30).any(axis=1))[0] + 40
     assert 100 < rows.max() < 140, "the first values are all 1, now in the middle of the axis"
     chart.get_by_text("log", exact=True).click()
-    page.locator(".nbt-filter").fill("grad")
+    page.locator(".nbt-filter").fill("grad*")
     page.get_by_text("Loss", exact=True).locator("visible=true").first.wait_for(state="hidden")
     with page.expect_download() as saved:
         page.get_by_role("button", name="csv").click()
@@ -125,6 +129,8 @@ def test_the_menu_has_the_browser_save_it(make: Make, monkeypatch: pytest.Monkey
 def test_a_terminal_writes_it_and_names_a_wrong_file(make: Make, tmp_path: Path, capsys: Any) -> None:
     run = make("a", num_rows=20)
     assert main(["plot", run.id, "-o", str(tmp_path / "r.html")]) == 0
+    assert main(["plot", run.id, "-o", str(tmp_path / "r.png"), "--details"]) == 2
+    assert "--details: is for a report" in capsys.readouterr().err
     assert (tmp_path / "r.html").read_text().startswith("<!doctype html>")
     with pytest.raises(ConfigError, match=r"must end in \.html"):
         report(run, path=tmp_path / "r.pdf")
