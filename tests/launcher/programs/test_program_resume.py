@@ -459,13 +459,14 @@ p = argparse.ArgumentParser()
 p.add_argument("--ckpt_path")
 p.add_argument("--max_epochs", type=int, default=2)
 args = p.parse_args()
+torch.manual_seed(0)
 class Line(lightning.LightningModule):
     def __init__(self):
         super().__init__()
         self.linear = torch.nn.Linear(2, 1)
     def training_step(self, batch):
         loss = (self.linear(batch) ** 2).mean()
-        print(f"step {self.global_step} loss {loss.item():.6f}", flush=True)
+        print(f"step {self.global_step} loss {loss.item()}", flush=True)
         return loss
     def configure_optimizers(self):
         return torch.optim.SGD(self.parameters(), 0.01)
@@ -480,6 +481,7 @@ p = argparse.ArgumentParser()
 p.add_argument("--resume_from_checkpoint")
 p.add_argument("--max_epochs", type=int, default=2)
 args = p.parse_args()
+torch.manual_seed(0)
 accelerator = Accelerator(cpu=True)
 model = torch.nn.Linear(2, 1)
 model, optimizer = accelerator.prepare(model, torch.optim.SGD(model.parameters(), 0.01))
@@ -489,7 +491,7 @@ if args.resume_from_checkpoint:
     step = int(args.resume_from_checkpoint.rpartition("_")[2])
 while step < 4 * args.max_epochs:
     loss = (model(torch.ones(2, 2)) ** 2).mean()
-    print(f"step {step} loss {loss.item():.6f}", flush=True)
+    print(f"step {step} loss {loss.item()}", flush=True)
     accelerator.backward(loss)
     optimizer.step()
     optimizer.zero_grad()
