@@ -8,9 +8,7 @@ from typing import Any
 
 from nbtools.errors import ConfigError
 from nbtools.rundir.json_files import kept, read_json, write_json
-from nbtools.rundir.lock import acquire_lock
-
-_LOCK_TIMEOUT_S = 10.0
+from nbtools.rundir.lock import locked_folder
 
 
 def config_folder() -> Path:
@@ -49,15 +47,11 @@ def update_user_config(name: str, change: Callable[[dict[str, Any]], None]) -> N
     folder = config_folder()
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        lock = acquire_lock(folder / f".{name}.lock", timeout_s=_LOCK_TIMEOUT_S)
-        try:
+        with locked_folder(folder):
             path = folder / f"{name}.json"
             content = (_own_content(path) if path.exists() else None) or {}  # not the kept one: it is changed
             change(content)
             write_json(path, content, mode=0o600)
-        finally:
-            if lock is not None:
-                os.close(lock)
     except OSError as error:
         raise ConfigError(
             f"{folder}: cannot be written: {error.strerror or error}; change its permissions, or set NBTOOLS_CONFIG_DIR"

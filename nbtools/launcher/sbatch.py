@@ -27,6 +27,7 @@ from nbtools.rundir import secret_values
 from nbtools.rundir.json_files import FORMAT
 from nbtools.rundir.rundir import RunDir, marks_of
 from nbtools.settings import complaints
+from nbtools.user_config import config_folder
 
 _MARGIN_S = 30
 """Time that a stop takes besides the last checkpoint: the ranks' step, the sweep, the record of the end."""
@@ -37,7 +38,6 @@ _HIDDEN = ("CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "ROCR_VISIBLE_DEVICES", 
 """Devices of the machine that submits; Slurm names those of the job."""
 
 
-_SITE_FILE = "nbtools/slurm.toml"
 _SHARED = "shared_paths"
 
 
@@ -90,7 +90,7 @@ def on_cluster(launch: Launch, asked: Cluster | None, **values: Any) -> Launch:
 
 def site_file() -> Path:
     """Return the path of the user's file with the site's defaults, which need not exist."""
-    return Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config") / _SITE_FILE
+    return config_folder() / "slurm.toml"
 
 
 def site_defaults() -> Slurm:

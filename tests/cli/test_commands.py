@@ -462,9 +462,8 @@ def test_new_never_loses_a_value_that_was_edited_by_hand(root: Path, cli: Cli) -
 
 @pytest.fixture
 def site(root: Path, monkeypatch: MonkeyPatch) -> Path:
-    monkeypatch.setenv("XDG_CONFIG_HOME", str(root))
-    path = root / "nbtools" / "slurm.toml"
-    path.parent.mkdir(exist_ok=True)
+    monkeypatch.setenv("NBTOOLS_CONFIG_DIR", str(root))
+    path = root / "slurm.toml"
     path.write_text('partition = "low"\naccount = "lab"\n')
     return path
 

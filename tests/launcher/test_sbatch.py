@@ -295,11 +295,9 @@ def test_a_job_by_hand_gets_the_same_run_directory(script: Path) -> None:
 @pytest.fixture(autouse=True)
 def site(tmp_path: Path, monkeypatch: MonkeyPatch) -> Path:
     """The user's file with the site's defaults, which does not exist yet."""
-    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
-    path = site_file()
-    assert path == tmp_path / "config" / "nbtools" / "slurm.toml"
-    path.parent.mkdir(parents=True)
-    return path
+    monkeypatch.setenv("NBTOOLS_CONFIG_DIR", str(tmp_path))
+    assert site_file() == tmp_path / "slurm.toml"
+    return site_file()
 
 
 def test_a_call_says_where_a_launch_runs(site: Path) -> None:

@@ -31,7 +31,7 @@ ON_CPU = Slurm(gpus_per_node=0, cpus_per_task=2)
 @pytest.fixture(autouse=True)
 def site(monkeypatch: MonkeyPatch, tmp_path: Path) -> None:
     """A site whose nodes see all folders of this machine, and a squeue that is asked often."""
-    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    monkeypatch.setenv("NBTOOLS_CONFIG_DIR", str(tmp_path / "config"))
     site_file().parent.mkdir(parents=True)
     site_file().write_text('shared_paths = ["/"]')
     monkeypatch.setattr(slurm, "POLL_EVERY_S", 0.2)

@@ -410,9 +410,8 @@ def test_choice_of_slurm_keeps_the_cpu_as_no_gpus_and_a_preset_changes_that(form
 def test_first_choice_of_slurm_fills_in_the_sites_defaults(
     form: nt.ConfigForm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
-    (tmp_path / "config" / "nbtools").mkdir(parents=True)
-    (tmp_path / "config" / "nbtools" / "slurm.toml").write_text('partition = "gpu"\naccount = "lab"\n')
+    monkeypatch.setenv("NBTOOLS_CONFIG_DIR", str(tmp_path))
+    (tmp_path / "slurm.toml").write_text('partition = "gpu"\naccount = "lab"\n')
     control(form, "where").value = "Slurm"
     assert form.launch_settings.cluster == Slurm(partition="gpu", account="lab", gpus_per_node=0)
     control(form, "partition").value = "other"
