@@ -71,7 +71,9 @@ class RunFolder:
         write_json(self.files.heartbeat(rank), content)
 
     def restart(self, attempt: int, checkpoint: str | None, at: float | None = None, **failure: Any) -> None:
-        line = {"format": 1, "attempt": attempt, "checkpoint": checkpoint, "failure": failure}
+        step = None if checkpoint is None else int(checkpoint.removeprefix("step-"))
+        saved = {"checkpoint": checkpoint, "checkpoint_step": step}
+        line = {"format": 1, "attempt": attempt, **saved, "failure": failure}
         with self.files.attempts.open("a") as file:
             file.write(json.dumps({**line, "time": time.time() if at is None else at}) + "\n")
 

@@ -1,6 +1,5 @@
 """The automatic restarts of a run: one record per attempt that failed, or that Slurm ended."""
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -81,16 +80,8 @@ def without_progress(ended: Sequence[Restart], checkpoint: str | None) -> Failur
 
 def restarted(restart: Restart) -> str:
     """Return a sentence: from which step the next attempt continued, and why the failed one ended."""
-    step = step_of(restart)
+    step = restart.checkpoint_step
     at = "" if restart.step is None else f" at step {restart.step:,}"
     why = restart.failure.headline if restart.failure else f"{restart.why}{at}" if restart.why else "it failed"
     where = f"from {restart.checkpoint}" if restart.checkpoint else "from the start"
     return f"restarted {f'at step {step:,}' if step else where}: {why[:300]}"
-
-
-def step_of(restart: Restart) -> int:
-    """Return the step from which the next attempt continued; 0 is the start, or a step that is not known."""
-    if restart.checkpoint_step is not None:
-        return restart.checkpoint_step
-    found = re.fullmatch(r"step-([0-9]{1,18})", restart.checkpoint or "")
-    return int(found[1]) if found else 0

@@ -89,7 +89,7 @@ def prepare_job(run: RunDir) -> dict[str, str]:
 def _prepared(run: RunDir, number: int) -> dict[str, str]:
     attempt = open_attempt(run)
     plan = secret_values.restored(run, read_json(run.launch) or {})
-    target, _ = project_paths(run, plan)
+    target, _ = project_paths(plan)
     placement = _placed(plan)
     checkpoint = newest_checkpoint(run, plan)[0] if attempt > 1 else None
     stuck = without_progress(read_restarts(run), None if checkpoint is None else checkpoint.name)
@@ -102,7 +102,7 @@ def _prepared(run: RunDir, number: int) -> dict[str, str]:
         "attempt": attempt,
         "command": placement.command(target, run.path, ()),
         "env": {**placement.variables(run), **marks},
-        "meeting": None if meeting is None else [meeting.address, meeting.port],
+        "meeting": meeting and [meeting.address, meeting.port],
         "resume_from": None if checkpoint is None else str(checkpoint.path),
         "nodes": _on_other_nodes(run, placement.launch.nnodes),
         "ends_at": None if job is None else job.ends_at,

@@ -73,7 +73,7 @@ def run_part(
     Raises:
         LaunchError: the project is not on this machine.
     """
-    target, cwd = project_paths(run, plan)
+    target, cwd = project_paths(plan)
     environment = {**placement.variables(run), **marks_of(run, plan.get("root"))}
     command = placement.command(target, run.path, [str(word) for word in plan.get("args") or ()], node)
     if (meeting := placement.meeting) is not None:
@@ -89,13 +89,10 @@ def run_part(
     return supervisor.supervise_node({**plan, "argv": command, "cwd": str(cwd), "env": environment})
 
 
-def project_paths(run: RunDir, plan: Mapping[str, Any]) -> tuple[list[str], Path]:
+def project_paths(plan: Mapping[str, Any]) -> tuple[list[str], Path]:
     """Return the words that name the program, and its working directory; LaunchError if one of their paths is not on
     this machine."""
-    known = plan.get("target")
-    script = run.script if plan.get("recipe") else Path(str(plan.get("script")))
-    target = [str(word) for word in known] if isinstance(known, list) and known else [str(script)]
-    cwd = Path(str(plan.get("cwd")))
+    target, cwd = [str(word) for word in plan.get("target") or ()], Path(str(plan.get("cwd")))
     for path in (*(Path(word) for word in target if word.startswith("/")), cwd):
         if not path.exists():
             raise LaunchError(f"{path}: not on {socket.gethostname()}; all machines need the project under one path")

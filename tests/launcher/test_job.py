@@ -62,7 +62,7 @@ def laid_out(project: Project, args: Sequence[str] = (), **settings: Any) -> Run
     shutil.copyfile(TRAINER, run.script)
     root = str(project.root)
     content = {"name": "fake", "recipe": "mlm_pretraining", "args": list(args), "argv": [], "cwd": root, "root": root}
-    content |= {"script": str(TRAINER), "env": {"NBTOOLS_RUN_DIR": str(run.path)}, "time": time.time()}
+    content |= {"target": [str(run.script)], "env": {"NBTOOLS_RUN_DIR": str(run.path)}, "time": time.time()}
     write_json(run.launch, {**content, "launch": {"nproc_per_node": 1, **settings}})
     return run
 

@@ -125,7 +125,7 @@ def two(project: Project) -> RunDir:
     run.script.write_text("")
     run.log.touch()
     settings = Launch(nnodes=2, gpus=()).model_dump(mode="json")
-    plan = {"launch": settings, "meeting": ["10.0.0.1", 4711], "cwd": str(project.root), "script": str(run.script)}
+    plan = {"launch": settings, "meeting": ["10.0.0.1", 4711], "cwd": str(project.root), "target": [str(run.script)]}
     write_json(run.launch, {**plan, "recipe": "mlm_pretraining", "root": str(project.root), "flock": False})
     write_json(run.process, {"role": "supervisor", **ProcessIdentity.of(1).to_json()})
     return run

@@ -73,11 +73,9 @@ def _table_of(comparison: Comparison, curves: Sequence[Curves]) -> str:
     ]
     rows += [[*map(literal, (one.name, *one.values))] for one in comparison.differences]
     rows += [[literal(name), *_end_cells(name, curves)] for name in metrics[:_MOST_METRICS]]
-    has_old = any("(not recorded)" in value for one in comparison.differences for value in one.values)
     notes = ["No recorded field, version or line of code differs"] * (not comparison.differences)
     notes += ["best (at its step) → last; the best of all runs is bold"] * bool(metrics)
     notes += [plural(len(metrics) - _MOST_METRICS, "more metric")] * (len(metrics) > _MOST_METRICS)
-    notes += ["(not recorded): the run is older than the field; the value shown applied then"] * has_old
     scripts = [facts.get("code.script", "") for facts in comparison.facts]
     codes = [
         diff(f"Script of {label} against that of {comparison.labels[0]}", lines, "script.py in the run's directory")

@@ -7,7 +7,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from nbtools.failures.restarts import read_restarts, step_of
+from nbtools.failures.restarts import read_restarts
 from nbtools.failures.stop_conditions import limits_in
 from nbtools.metrics.columns import UNITS, Series, Unit
 from nbtools.notebook.plots.decimation import all_finite, clock_ticks, ticks, time_ticks
@@ -88,7 +88,7 @@ def view_of(run: Run, history: Curves | None = None, **options: Any) -> View:
         resumed_at = shift
     if parent is not None and resumed_at is not None:
         marks += [(step, loss) for step, loss in _marks(parent) if step <= resumed_at]
-    restarted_at = [shift + step_of(restart) for restart in read_restarts(run.files)]
+    restarted_at = [shift + (restart.checkpoint_step or 0) for restart in read_restarts(run.files)]
     flags: dict[int, list[str]] = {}
     for number, event in enumerate((event for event in run.events if not event.refused), start=1):
         flags.setdefault(shift + event.step, []).append(str(number))
