@@ -23,12 +23,14 @@ from nbtools.rundir.json_files import content_of, whole
 from nbtools.rundir.process_identity import ProcessIdentity
 from nbtools.rundir.program_files.written_files import named_folders
 from nbtools.rundir.rundir import RunDir, found_runs, goes_on, has_started, launch_of
-from nbtools.script.torchrun import Meeting, torchrun_command
+from nbtools.script.torchrun import ON_ONE_MACHINE, Meeting, after_options
 
 CORES_TAKEN = "cores taken"
 """Subject of the warning that active runs use the CPU cores, which a launch behind them does not need."""
 _OUTPUTS = re.compile(r"out|save|ckpt|checkpoint", re.IGNORECASE)
 """Arguments of folders that are written to, unlike `--data_dir`."""
+_JOIN_WITHIN_S = 3600
+"""Time in which all machines have to join."""
 _DROPPED_PREFIXES = ("JPY_", "TORCHELASTIC_", "PET_", "NBTOOLS_RUN_", "NBTOOLS_ATTEMPT")
 _DROPPED = {
     *("RANK", "LOCAL_RANK", "GROUP_RANK", "ROLE_RANK", "ROLE_NAME"),
@@ -64,22 +66,43 @@ class Placement:
         found = flight_recorder.recorder_variables(run, os.environ, version) if version else {}
         return {**self.environment, **found}
 
-    def command(self, script: Path | Sequence[str], run: Path, args: Sequence[str], node: int = 0) -> list[str]:
-        """Return the command of a program, as `torchrun_command` takes it, for a run directory and a machine."""
-        return torchrun_command(
-            script,
-            self.launch,
-            run=run,
-            args=args,
-            has_shutdown_timeout=self.has_shutdown_timeout,
-            meeting=self.meeting,
-            node=node,
-            interpreter=self.interpreter,
-        )
+    def command(self, program: Sequence[str], run: Path, args: Sequence[str], node: int = 0) -> list[str]:
+        """Return the command that starts a program on one machine, without restarts.
 
-    def shell_line(self, script: Path | Sequence[str], args: Sequence[str] = ()) -> str:
-        """Return the command of `script` for a shell in the run's working directory, with `runs/ID` for the run."""
-        path, *words = self.command(script, Path("runs/ID"), args)
+        Rank 0 writes to torchrun's output, the other ranks to files below `run/ranks`; the name of the directory `run`
+        is the rendezvous id. With `torchrun=False` the program itself is started, once.
+
+        Args:
+            program: path of the program, or the words `-m` and the name of its module.
+            run: the run directory.
+            args: the program's arguments.
+            node: number of the machine.
+        """
+        launch, python = self.launch, self.interpreter
+        if launch.torchrun is False:
+            return [str(python.path), *program, *args]
+        redirects = ",".join(f"{rank}:3" for rank in range(1, launch.num_processes)) if node == 0 else "3"
+        if self.meeting is None:
+            rendezvous = list(ON_ONE_MACHINE)
+        else:
+            rendezvous = [f"--node-rank={node}", f"--rdzv-conf=timeout={_JOIN_WITHIN_S}"]
+            rendezvous += [f"--master-addr={self.meeting.address}", f"--master-port={self.meeting.port}"]
+        return [
+            # -P: a random.py in the working directory must not shadow Python's
+            *(str(python.path), *python.safe_path, "-m", "torch.distributed.run"),
+            *(f"--nnodes={launch.nnodes}", f"--nproc-per-node={launch.num_processes}"),
+            *(*rendezvous, f"--rdzv-id={run.name}"),
+            "--max-restarts=0",
+            *([f"--shutdown-timeout={launch.shutdown_timeout_s}"] if self.has_shutdown_timeout else []),
+            f"--log-dir={RunDir(run).node_logs(node)}",
+            *([f"--redirects={redirects}"] if redirects else []),
+            *after_options(program),
+            *args,
+        ]
+
+    def shell_line(self, program: Sequence[str], args: Sequence[str] = ()) -> str:
+        """Return the command of a program for a shell in the run's working directory, with `runs/ID` for the run."""
+        path, *words = self.command(program, Path("runs/ID"), args)
         python = "python" if self.interpreter.is_own else path
         variables = [f"{name}={shlex.quote(text)}" for name, text in self.environment.items()]
         return " ".join([*variables, shlex.join([python, *words])])

@@ -1,5 +1,6 @@
 """Launching: the command, the checks before it, and real torchrun on torch-free scripts."""
 
+import contextlib
 import importlib
 import inspect
 import json
@@ -16,6 +17,7 @@ import psutil
 import pytest
 from fixture_types import Cli, Inject, MonkeyPatch
 from gpu_machine import find_gpus, stand_in
+from launched import at_step, processes_of
 from waiting import eventually
 
 import nbtools
@@ -29,13 +31,10 @@ from nbtools.machine.devices import Holder
 from nbtools.machine.processes import members
 from nbtools.project import Project
 from nbtools.recipes import RECIPES
-from nbtools.run.run import Run
 from nbtools.run.state import RunState
-from nbtools.rundir.heartbeat import read_heartbeats
 from nbtools.rundir.rundir import RunDir, run_folders
 from nbtools.script.program import Program
 from nbtools.script.script import write_script
-from nbtools.script.torchrun import torchrun_command
 
 PROGRAMS = Path(__file__).parents[1] / "programs"
 
@@ -63,19 +62,16 @@ def test_every_argument_of_launch_reaches_its_request(monkeypatch: MonkeyPatch) 
 
 
 def test_the_command_needs_no_shell_and_no_port() -> None:
-    command = torchrun_command(
-        "/p/a b.py",
-        Launch(nproc_per_node=3, shutdown_timeout_s=90),
-        run=Path("/p/runs/2026_x"),
-        args=["--name", "$(touch p) 'q'", "-x"],
-    )
-    assert command == [
+    placed = placement.place(Launch(nproc_per_node=3, gpus=(), shutdown_timeout_s=90))
+    assert placed.command(["/p/a b.py"], Path("/p/runs/2026_x"), ["--name", "$(touch p) 'q'", "-x"]) == [
         *(sys.executable, "-P", "-m", "torch.distributed.run"),
         *("--nnodes=1", "--nproc-per-node=3", "--rdzv-backend=c10d", "--rdzv-endpoint=127.0.0.1:0"),
         *("--local-addr=127.0.0.1", "--rdzv-id=2026_x", "--max-restarts=0", "--shutdown-timeout=90"),
         *("--log-dir=/p/runs/2026_x/ranks", "--redirects=1:3,2:3"),
         *("--", "/p/a b.py", "--name", "$(touch p) 'q'", "-x"),
     ]
+    alone = placement.place(Launch(gpus=())).command(["a.py"], Path("/r"), ())
+    assert not [word for word in alone if word.startswith("--redirects")]
 
 
 @pytest.mark.slow
@@ -86,20 +82,16 @@ def test_no_word_of_a_program_is_read_by_torchrun_or_accelerate(project: Project
     (project.root / "a.py").write_text("")
     for program in (Program(script="a.py"), Program(module="pkg.train")):
         by_accelerate = program.replace(accelerate_config="c.yaml").words(project.root, Launch())
-        by_torchrun = torchrun_command(program.words(project.root, Launch()), Launch(), run=Path("/r"))
+        placed = placement.place(Launch(gpus=()))
+        by_torchrun = placed.command(program.words(project.root, Launch()), Path("/r"), ())
         for parser, command in (get_args_parser(), by_torchrun[4:]), (launch_command_parser(), by_accelerate[2:]):
             options = parser._option_string_actions
-            prefixes = {option[:end] for option in options for end in range(2, len(option) + 1)}
-            for word in sorted(prefixes):
-                for args in ([f"{word}=1"], [word, "1", "--", word], ["--", word]):
-                    read = parser.parse_args([*command, *args])
-                    assert (read.training_script_args, bool(read.module)) == (args, program.module is not None)
-                    assert read.training_script in (program.module, str(project.root / "a.py"))
-
-
-def test_an_old_torchrun_gets_no_shutdown_timeout() -> None:
-    command = torchrun_command("/p/a.py", Launch(), run=Path("/r"), has_shutdown_timeout=False)
-    assert not [part for part in command if part.startswith(("--redirects", "--shutdown-timeout"))]
+            prefixes = sorted({option[:end] for option in options for end in range(2, len(option) + 1)})
+            for first in ([], ["--"]):
+                args = [*first, *(part for word in prefixes for part in (f"{word}=1", word, "1", "--", word))]
+                read = parser.parse_args([*command, *args])
+                assert (read.training_script_args, bool(read.module)) == (args, program.module is not None)
+                assert read.training_script in (program.module, str(project.root / "a.py"))
 
 
 def test_the_environment_loses_what_a_kernel_and_an_outer_torchrun_leak() -> None:
@@ -308,22 +300,18 @@ def test_a_supervisor_that_cannot_start_leaves_none(script: Path, project: Proje
 # --- real torchrun -----------------------------------------------------------------------------------
 
 
-def in_step(script: Path, step: int = 3, **options: Any) -> Run:
-    run = launch(script, nproc_per_node=2, gpus=(), **options)
-    eventually(lambda: [beat.step >= step for beat in read_heartbeats(run.files)] == [True, True])
-    return run
-
-
-def rank_of(run: Run, rank: int) -> psutil.Process:
-    return next(process for process in members(run.files) if process.environ().get("RANK") == str(rank))
-
-
-@pytest.mark.promise("guide-A9", "guide-M8")
+@pytest.mark.promise("guide-A9", "guide-M8", "fault-20", "guide-L10")
 @pytest.mark.slow
-def test_a_run_under_torchrun_is_recorded_whole(script: Path) -> None:
-    run = launch(script, nproc_per_node=2, gpus=(), args=["--steps", "5"])
-    assert run.state in (RunState.QUEUED, RunState.RUNNING)
-    assert run.wait(timeout_s=120) is RunState.SUCCEEDED
+def test_a_run_is_recorded_whole_although_torchruns_usual_ports_are_taken(script: Path) -> None:
+    with contextlib.ExitStack() as taken:
+        for port in (29500, 29501, 29400, 29401):
+            listener = taken.enter_context(socket.socket())
+            with contextlib.suppress(OSError):  # another program has it: just as taken
+                listener.bind(("", port))
+                listener.listen()
+        run = launch(script, nproc_per_node=2, gpus=(), args=["--steps", "5"])
+        assert run.state in (RunState.QUEUED, RunState.RUNNING)
+        assert run.wait(timeout_s=120) is RunState.SUCCEEDED
     assert run.returncode == 0
     assert run.history["train/loss"].steps.tolist() == [1, 2, 3, 4, 5]
     assert "rank 0 step 5" in run.log()
@@ -339,47 +327,14 @@ def test_a_run_under_torchrun_is_recorded_whole(script: Path) -> None:
 @pytest.mark.promise("fault-1")
 @pytest.mark.slow
 def test_torchrun_a_killed_rank_is_named_and_no_other_is_left(script: Path) -> None:
-    run = in_step(script)
-    rank_of(run, 1).kill()
+    run = launch(script, nproc_per_node=2, gpus=())
+    at_step(run, 3)
+    processes_of(run)["1"].kill()
     assert run.wait(timeout_s=60, check=False) is RunState.FAILED
     assert (run.failure.rank, run.failure.host, run.failure.signal) == (1, socket.gethostname(), "SIGKILL")
     assert f"killed by SIGKILL at step {run.failure.step}: " in run.failure.headline
     assert [other["rank"] for other in run.failure.others] == [0]
     eventually(lambda: not members(run.files))
-
-
-@pytest.mark.promise("fault-4")
-@pytest.mark.slow
-def test_torchrun_trains_on_without_its_supervisor_and_can_be_stopped(script: Path) -> None:
-    run = in_step(script)
-    os.kill(run.records.process.pid, 9)
-    seen = run.step
-    eventually(lambda: run.step > seen + 5)
-    assert run.state is RunState.RUNNING
-    assert run.stop().startswith("stopped at step")
-    assert run.state is RunState.STOPPED
-    assert [checkpoint.step for checkpoint in run.checkpoints] == [run.step]
-    assert not members(run.files)
-
-
-@pytest.mark.promise("fault-20", "guide-L10")
-@pytest.mark.slow
-def test_torchrun_starts_although_its_usual_port_and_others_are_taken(script: Path) -> None:
-    taken = []
-    try:
-        for port in (29500, 29501, 29400, 29401):
-            listener = socket.socket()
-            taken.append(listener)
-            try:
-                listener.bind(("", port))
-                listener.listen()
-            except OSError:
-                continue  # somebody else has it: just as taken
-        run = launch(script, nproc_per_node=2, gpus=(), args=["--steps", "2"])
-        assert run.wait(timeout_s=120) is RunState.SUCCEEDED
-    finally:
-        for listener in taken:
-            listener.close()
 
 
 def test_a_script_is_found_from_the_project_and_through_links(project: Project, monkeypatch: MonkeyPatch) -> None:

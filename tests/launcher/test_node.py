@@ -32,14 +32,14 @@ from nbtools.rundir.process_identity import ProcessIdentity
 from nbtools.rundir.rundir import RunDir
 from nbtools.script.compat.shell import shell_text
 from nbtools.script.script import read_script, write_script
-from nbtools.script.torchrun import Meeting, torchrun_command
+from nbtools.script.torchrun import Meeting
 
 MEETING = Meeting("10.0.0.1", 4711)
 
 
 def test_each_machine_has_its_number_and_all_one_meeting_point() -> None:
-    two = Launch(nproc_per_node=2, nnodes=2)
-    first, second = (torchrun_command("a.py", two, run=Path("/r"), meeting=MEETING, node=node) for node in (0, 1))
+    two = place(Launch(nproc_per_node=2, nnodes=2, gpus=()), MEETING)
+    first, second = (two.command(["a.py"], Path("/r"), (), node) for node in (0, 1))
     common = {"--nnodes=2", "--nproc-per-node=2", "--master-addr=10.0.0.1", "--master-port=4711", "--max-restarts=0"}
     assert common < set(first) & set(second)
     assert {"--node-rank=0", "--log-dir=/r/ranks", "--redirects=1:3"} < set(first)

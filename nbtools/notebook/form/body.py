@@ -221,7 +221,7 @@ class FormBody:
                 f"the preset {need}: choose another, CPU only, or where, or write the script for a machine"
             )
         root = self.script.project.root
-        started: Path | list[str] = Path("runs/ID/script.py")
+        started = ["runs/ID/script.py"]
         args: tuple[str, ...] = ()
         if isinstance(content, Program):
             started, args = content.words(root, settings.resolved(1)), tuple(masked(content.args))
