@@ -362,7 +362,7 @@ def _lay_out(
     script, after = checked.request.recorded_script or str(checked.script), checked.request.after
     if repeated := checked.request.reproduces:
         append_events(run, (event for event in read_events(repeated) if not event.refused), planned=True)
-    python = checked.placement.interpreter
+    python, meeting = checked.placement.interpreter, checked.placement.meeting
     versions = {"python": ".".join(map(str, python.version)), "nbtools": __version__}
     if python.torch_version is not None:  # the machine that submits a job may lack it
         versions["torch"] = python.torch_version
@@ -389,19 +389,13 @@ def _lay_out(
         "flock": flock,
         "ticket": ticket and str(ticket),
         **({"reproduces": repeated.id} if repeated else {}),
-        **_meeting(run, checked),
+        "meeting": meeting and [meeting.address, meeting.port],
+        # The command for a shell of each machine but the first.
+        "join": [join_command(run, node) for node in range(1, checked.launch.nnodes)] if meeting else [],
         **checked.record(run, script),
     }
     known = type(checked.config).model_fields if checked.config is not None else ()
     write_json(run.launch, secret_values.part(run, content, known))
-
-
-def _meeting(run: RunDir, checked: Preflight) -> dict[str, Any]:
-    """Return where the machines of a launch meet, and the command for a shell of each but the first; {} for one."""
-    if (meeting := checked.placement.meeting) is None:
-        return {}
-    commands = [join_command(run, node) for node in range(1, checked.launch.nnodes)]
-    return {"meeting": [meeting.address, meeting.port], "join": commands}
 
 
 def _start_supervisor(run: RunDir, checked: Preflight, held: Sequence[int]) -> None:

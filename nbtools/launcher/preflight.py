@@ -18,7 +18,7 @@ from nbtools.project import Project, expanded, find_project, project_of_program
 from nbtools.rundir.rundir import foreign_owner, is_run, project_of
 from nbtools.rundir.secret_values import masked
 from nbtools.script.inspection import python_file
-from nbtools.script.program import Program, why_no_word
+from nbtools.script.program import Program
 from nbtools.script.script import Script, parse_script
 
 
@@ -89,7 +89,7 @@ def _collected(request: LaunchRequest) -> Preflight:
         request = replace(request, program={**request.program, "cwd": str(expanded(cwd).absolute())})
     if isinstance(request.script, Program):
         project = request.project or find_project(missing_ok=True)
-        return check_program(request, request.script, _wanted(Launch(), request.settings), _words(request), project)
+        return check_program(request, request.script, _wanted(Launch(), request.settings), project)
     path = python_file(request.script)
     plain, notes = _read_plain(path)
     settings = request.settings
@@ -99,14 +99,14 @@ def _collected(request: LaunchRequest) -> Preflight:
             notes += [warn(name, f"{path.name} is {whose}, so its {name} is left out; give {name}= with the launch")]
     wanted = _wanted(plain.launch if plain else Launch(), settings)
     if plain and plain.program:
-        return check_program(request, plain.program, wanted, _words(request), _project_of(path), path, notes)
+        return check_program(request, plain.program, wanted, _project_of(path), path, notes)
     if plain is None and b"nbtools.recipes" not in path.read_bytes():  # else its values are computed
         with as_launch_error():
             project = _project_of(path) if is_run(path.parent) else project_of_program(path)
-        return check_program(request, Program(script=str(path)), wanted, _words(request), project, path, notes)
+        return check_program(request, Program(script=str(path)), wanted, project, path, notes)
     for name, given in request.program.items():
         raise LaunchError(f"{name}={shown(given)}: is for a program, not for the recipe of {path.name}; leave it out")
-    return check_recipe(request, path, plain, wanted, _words(request), _project_of(path), notes)
+    return check_recipe(request, path, plain, wanted, _project_of(path), notes)
 
 
 def _wanted(launch: Launch, settings: Mapping[str, Any]) -> Launch:
@@ -139,19 +139,6 @@ def _read_plain(path: Path) -> tuple[Script | None, list[Finding]]:
         return None, [warn("script", f"{error}. Its launch settings are not read", step)]
     except ScriptError as error:
         raise LaunchError(str(error)) from None
-
-
-def _words(request: LaunchRequest) -> tuple[str, ...]:
-    """Return the script's arguments, which a command line can hold."""
-    args = request.args
-    if isinstance(args, str | bytes):
-        raise LaunchError(f"args={args!r}: must be a list of strings, one per argument, such as ['--max-steps', '10']")
-    for argument in args:
-        if not isinstance(argument, str):
-            raise LaunchError(f"args: {argument!r} is a {type(argument).__name__}; every argument must be a string")
-        if why := why_no_word(argument):
-            raise LaunchError(f"args: {why}")
-    return tuple(args)
 
 
 def _project_of(script: Path) -> Project:

@@ -77,14 +77,13 @@ def check_program(
     request: LaunchRequest,
     program: Program,
     wanted: Launch,
-    args: tuple[str, ...],
     project: Project,
     launcher: Path | None = None,
     notes: Sequence[Finding] = (),
 ) -> ProgramPreflight:
     """Check a program of the user's; `launcher` is the script that was given, and `notes` are findings on it."""
     program = program.replace(**request.program)
-    args = (*program.args, *args)
+    args = (*program.args, *request.words())
     if asks_for_help(False, args):
         raise LaunchError(
             f"--help: trains nothing, so nothing was started; python {program.module or program.script} --help prints "

@@ -44,22 +44,17 @@ class RecipePreflight(Preflight):
 
 
 def check_recipe(
-    request: LaunchRequest,
-    path: Path,
-    plain: Script | None,
-    wanted: Launch,
-    args: tuple[str, ...],
-    project: Project,
-    notes: Sequence[Finding],
+    request: LaunchRequest, path: Path, plain: Script | None, wanted: Launch, project: Project, notes: Sequence[Finding]
 ) -> RecipePreflight:
     """Check a recipe's script; `plain` is None if it computes its values, and `notes` are findings on the file."""
+    args = request.words()
     if asks_for_help(plain is not None, args):
         shown_by = f"nbtools launch {path.name} -- --help" if plain else f"python {path} --help"
         raise LaunchError(f"--help: trains nothing, so nothing was started; {shown_by} prints the script's flags")
     is_inside = path.is_relative_to(project.root) or is_run(path.parent)
     cwd = project.root if is_inside else path.parent
     interpreter = None if wanted.python is None else interpreter_for(None, wanted.python, project.root)
-    config = None if plain is None else with_flags(plain, path, args, cwd)
+    config = None if plain is None else with_flags(plain, args, cwd)
     found = list(notes)
     if plain is not None and config is not None:
         with noted(found, "config"), as_launch_error(path):
@@ -105,15 +100,15 @@ def flags_of(path: Path, args: Sequence[str], cwd: Path | None = None) -> subpro
     return subprocess.run(command, cwd=cwd, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
 
 
-def with_flags(plain: Script, path: Path, args: Sequence[str], cwd: Path) -> TrainConfig:
+def with_flags(plain: Script, args: Sequence[str], cwd: Path) -> TrainConfig:
     """Return a script's config with flags, parsed by the training's own parser; LaunchError if it refuses one."""
     if not args:
         return plain.config
-    parsed = flags_of(path, args, cwd)
+    parsed, name = flags_of(plain.path, args, cwd), plain.path.name
     if parsed.returncode == 2:
         lines = (line.strip(" │") for line in parsed.stderr.splitlines())  # tyro draws a box around its message
         message = "; ".join(line for line in lines if line and not line.startswith(("╭", "─", "╰")))
-        raise LaunchError(f"{path.name}: {message.removeprefix(f'{path.name}: error: ')}")
+        raise LaunchError(f"{name}: {message.removeprefix(f'{name}: error: ')}")
     try:
         return type(plain.config)(**json.loads(parsed.stdout))
     except (ValueError, TypeError):  # --help, or the training packages are not installed

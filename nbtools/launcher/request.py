@@ -16,7 +16,7 @@ from nbtools.launcher.sbatch import Cluster
 from nbtools.project import Project, plain_name
 from nbtools.recipes import recipe_of
 from nbtools.rundir.rundir import RunDir
-from nbtools.script.program import Program
+from nbtools.script.program import Program, why_no_word
 
 OF_PROGRAM = ("cwd", "stop_signal", "curves")
 """Fields of `Program` that a launch may replace."""
@@ -92,6 +92,19 @@ class LaunchRequest:
         settings = {name: value for name, value in given.items() if value is not None}
         program = {name: settings.pop(name) for name in OF_PROGRAM if name in settings}
         return cls(script=script, name=settings.pop("name", None), settings=settings, program=program, **more)
+
+    def words(self) -> tuple[str, ...]:
+        """Return the further arguments; LaunchError if a command line cannot hold them."""
+        if isinstance(self.args, str | bytes):
+            given = f"args={self.args!r}"
+            raise LaunchError(f"{given}: must be a list of strings, one per argument, such as ['--max-steps', '10']")
+        for argument in self.args:
+            if not isinstance(argument, str):
+                kind = type(argument).__name__
+                raise LaunchError(f"args: {argument!r} is a {kind}; every argument must be a string")
+            if why := why_no_word(argument):
+                raise LaunchError(f"args: {why}")
+        return tuple(self.args)
 
     def run_name(self, default: str) -> str:
         """Return the last part of the run's id; LaunchError if the given one cannot be that."""

@@ -107,17 +107,7 @@ def resume(
         given = checkpoint if resume_with is None else shlex.join(resume_with)
         raise LaunchError(f"{parent.id}: a recipe resumes from its own checkpoints; leave {shown(given)} out")
     with _kept(parent):
-        found, notes = _chosen(parent, checkpoint)
-        wanted = _settings(parent, settings)
-        forked, more = _forked(parent, found, changes or {}, wanted)
-        try:
-            words = {*(changes or ()), *(arg.lstrip("-").replace("-", "_") for arg in args)}
-            owner = None if "trust_remote_code" in words else foreign_owner(parent.dir)
-            return _started(parent, found, forked, args, wanted, notes + more, tuple(changes or ()), owner)
-        except BaseException:
-            if forked is not None:
-                forked.unlink(missing_ok=True)
-            raise
+        return _started(parent, checkpoint, changes or {}, args, _settings(parent, settings))
 
 
 def resume_in_words(
@@ -221,42 +211,47 @@ def _started_program(parent: Run, planned: ProgramResume, args: Sequence[str], s
 
 def _started(
     parent: Run,
-    found: Checkpoint,
-    forked: Path | None,
+    ref: Checkpoint | Path | str | int | None,
+    changes: Mapping[str, object],
     args: Sequence[str],
     settings: Mapping[str, Any],
-    notes: Sequence[str],
-    named: tuple[str, ...],
-    owner: str | None,
 ) -> Run:
-    """Start the new run with the fork's script or the old one, and issue the notes as warnings.
+    """Start the new run of a recipe with the old script or the fork's, which is removed if that is impossible.
 
-    LaunchError if the code of a model would run because a run of another `owner` says so.
+    LaunchError if the code of a model would run because a run of another user says so.
     """
+    found, notes = _chosen(parent, ref)
+    forked, more = _forked(parent, found, changes, settings)
     own = resuming([] if forked else _args_of(parent), found.path, steered=forked is None)
     has_copy = parent.info.get("recipe") and parent.files.script.is_file()  # of a plain script
     script = forked or (parent.files.script if has_copy else Path(str(parent.info.get("script"))))
     recorded = str(forked or parent.info.get("script"))
     request = LaunchRequest.of(script, settings, args=[*own, *args], runs=parent.dir.parent, recorded_script=recorded)
-    checked = check_launch(request)
-    if owner and getattr(checked.config, "trust_remote_code", False):
-        raise LaunchError(
-            f"{parent.id}: belongs to {owner}, and would run Python code that comes with its model; if you trust it, "
-            "say so in this call: --set trust_remote_code=true (changes={'trust_remote_code': True})"
-        )
-    before = None
-    with contextlib.suppress(NbtoolsError):  # the script computes its values, and the run ended before config.json
-        before = _config_at(parent, found)
-    after = checked.config
-    changes, more = _changes(parent, found, before, checked)
-    for note in [*notes, *more]:
-        warnings.warn(note, stacklevel=3)
-    origin: dict[str, Any] = {"run": parent.id, "checkpoint": found.name, "step": found.step}
-    origin |= {"changes": changes} if changes else {}
-    # The value is as before: the training then accepts that the files have another content.
-    kept = [name for name in named if name not in changes and after and name in recipe_of(after).data_fields]
-    origin |= {"named": kept} if kept else {}
-    return start(checked, origin)
+    try:
+        checked = check_launch(request)
+        named = {*changes, *(arg.lstrip("-").replace("-", "_") for arg in args)}
+        owner = None if "trust_remote_code" in named else foreign_owner(parent.dir)
+        if owner and getattr(checked.config, "trust_remote_code", False):
+            raise LaunchError(
+                f"{parent.id}: belongs to {owner}, and would run Python code that comes with its model; if you trust "
+                "it, say so in this call: --set trust_remote_code=true (changes={'trust_remote_code': True})"
+            )
+        before, after = None, checked.config
+        with contextlib.suppress(NbtoolsError):  # the script computes its values, and the run ended before config.json
+            before = _config_at(parent, found)
+        differing, others = _changes(parent, found, before, checked)
+        for note in [*notes, *more, *others]:
+            warnings.warn(note, stacklevel=3)
+        origin: dict[str, Any] = {"run": parent.id, "checkpoint": found.name, "step": found.step}
+        origin |= {"changes": differing} if differing else {}
+        # The value is as before: the training then accepts that the files have another content.
+        kept = [name for name in changes if name not in differing and after and name in recipe_of(after).data_fields]
+        origin |= {"named": kept} if kept else {}
+        return start(checked, origin)
+    except BaseException:
+        if forked is not None:
+            forked.unlink(missing_ok=True)
+        raise
 
 
 def config_of(run: Run) -> TrainConfig:
@@ -267,7 +262,7 @@ def config_of(run: Run) -> TrainConfig:
     if isinstance(recipe, str) and recipe in RECIPES and isinstance(values, dict):
         return RECIPES[recipe].config_class.recorded(values)
     path = run.files.script
-    return with_flags(parse_script(path), path, resuming(_args_of(run), path)[:-2], run.dir)
+    return with_flags(parse_script(path), resuming(_args_of(run), path)[:-2], run.dir)
 
 
 def _config_at(run: Run, checkpoint: Checkpoint) -> TrainConfig:
@@ -364,7 +359,7 @@ def _settings(parent: Run, asked: Mapping[str, Any]) -> dict[str, Any]:
     """Return the run's launch settings and its name, with the values that the caller has asked for."""
     recorded, wanted = mapping_at(parent.info, "launch"), {k: value for k, value in asked.items() if value is not None}
     settings: dict[str, Any] = {name: recorded.get(name) for name in Launch.model_fields}
-    settings |= {"nnodes": settings["nnodes"] or 1, **dict.fromkeys(COMMANDS)}  # older runs have no nnodes
+    settings |= dict.fromkeys(COMMANDS)
     if foreign_owner(parent.dir):
         settings["python"] = None  # another user could have chosen the file
     if isinstance(settings["cluster"], dict):
