@@ -26,6 +26,8 @@ from nbtools.script.program import Program
 from nbtools.script.script import read_script
 
 NBTOOLS = [sys.executable, "-m", "nbtools"]
+ALONE = "--gpus", "none", "--no-torchrun"
+"""A launch without torchrun, whose start takes seconds."""
 
 PRINTS_LOSSES = """\
 import os, sys, time
@@ -34,7 +36,6 @@ for step in range(1, 6):
         print(f"step {step} loss {5 / step}", flush=True)
 print("arguments", sys.argv[1:], flush=True)
 """
-FAILS = "raise ValueError('boom')\n"
 SLEEPS = "import time\nprint('\\x1b[31mready\\x1b[0m \\x1b]0;evil\\x07', flush=True)\ntime.sleep(600)\n"
 
 
@@ -139,10 +140,9 @@ def test_new_writes_a_launcher_script_that_keeps_the_arguments_of_a_program(root
     kept = Program(script="train.py", args=args, cwd=".", resume=("--resume", "{checkpoint}"), stop_signal="SIGINT")
     assert script.program == kept
     assert (script.launch, script.recipe, script.hand_edited) == (Launch(nproc_per_node=2), None, False)
-    run = Run(cli("launch", "scripts/tiny.py", "--gpus", "none", "--", "--more").stdout.strip())
-    assert run.wait(timeout_s=120) == "SUCCEEDED"
-    assert "arguments ['--lr', '3e-4', '--name', 'a b', '--more']" in run.log()
-    assert run.info["cwd"] == str(root)
+    checked = cli("launch", "scripts/tiny.py", "--gpus", "none", "--dry-run", "--", "--more").stdout
+    assert "train.py --lr 3e-4 --name 'a b' --more\n" in checked
+    assert "'train.py', started in the project's folder" in checked
 
 
 def test_new_tells_what_a_program_and_a_recipe_do_not_take(root: Path, cli: Cli) -> None:
@@ -161,9 +161,7 @@ def test_launch_takes_the_name_of_a_module(root: Path, cli: Cli) -> None:
     (root / "package" / "train.py").write_text("from .words import GREETING\nprint(GREETING)\n")
     hint = cli("launch", "package/train.py", code=2).stderr
     assert "nbtools launch -m package.train" in hint
-    run = Run(cli("launch", "-m", "package.train", "--gpus", "none").stdout.strip())
-    assert run.wait(timeout_s=120) == "SUCCEEDED"
-    assert "from the package" in run.log()
+    assert " -m -- package.train\n" in cli("launch", "-m", "package.train", "--gpus", "none", "--dry-run").stdout
 
 
 @pytest.mark.parametrize(
@@ -237,18 +235,21 @@ def test_a_run_from_launch_to_plot(root: Path, cli: Cli) -> None:
     assert sorted(path.name for path in root.iterdir()) == ["curves.png", "runs", "scripts"]
 
 
-def test_a_failed_run_exits_1_and_shows_its_traceback(root: Path, cli: Cli) -> None:
-    cli("launch", foreign(root, FAILS), "--gpus", "none")
+def test_a_failed_run_exits_1_and_no_row_of_the_curves_is_its_cause(root: Path, cli: Cli) -> None:
+    source = "import sys\nprint('epoch 1 | step 28/32 | loss 0.0679 | acc 0.969', flush=True)\nsys.exit(3)\n"
+    cli("launch", foreign(root, source), "--gpus", "none")
     done = cli("wait", "latest", code=1)
     assert done.stderr.startswith("nbtools: ")
-    assert cli("watch", "latest", code=1).stdout.strip().endswith("step 0")
-    shown = cli("show", "latest")  # showing a failure is no failure
-    assert "FAILED" in shown.stdout
+    assert cli("watch", "latest", code=1).stdout.endswith(" FAILED  step 28  train/loss 0.0679\n")
+    shown = cli("show", "latest").stdout  # showing a failure is no failure
+    assert "FAILED (exit code 3, torchrun's 1)" in shown
+    assert "exited with code 3 without a message (sys.exit?)" in shown
+    assert "step 28/32" not in shown.partition("exited with")[2]
     assert json.loads(cli("show", "latest", "--json").stdout)["failure"]["rank"] == 0
 
 
 def test_stopping_following_and_waiting_with_a_limit(root: Path, cli: Cli) -> None:
-    run_id = cli("launch", foreign(root, SLEEPS), "--gpus", "none").stdout.strip()
+    run_id = cli("launch", foreign(root, SLEEPS), *ALONE).stdout.strip()
     run = Run(run_id)
     eventually(lambda: "ready" in run.log())
     assert "still RUNNING after 0.1 s" in cli("wait", run_id, "--timeout", "0.1", code=124).stderr
@@ -271,8 +272,8 @@ def test_stopping_following_and_waiting_with_a_limit(root: Path, cli: Cli) -> No
 
 def test_one_call_stops_several_runs_the_newest_first(root: Path, cli: Cli) -> None:
     script = foreign(root, SLEEPS)
-    first = Run(cli("launch", script, "--gpus", "none").stdout.strip())
-    second = Run(cli("launch", script, "--gpus", "none", "--after", first.id).stdout.strip())
+    first = Run(cli("launch", script, *ALONE).stdout.strip())
+    second = Run(cli("launch", script, *ALONE, "--after", first.id).stdout.strip())
     eventually(lambda: "ready" in first.log() and second.files.process.exists())
     assert "no run" in cli("stop", first.id, "none_such", code=2).stderr
     assert first.state == "RUNNING"
@@ -281,18 +282,8 @@ def test_one_call_stops_several_runs_the_newest_first(root: Path, cli: Cli) -> N
     assert lines[1].startswith(f"{first.id}: stopped at step 0") and len(lines) == 2
 
 
-def test_an_exit_code_has_no_row_of_the_curves_as_its_cause(root: Path, cli: Cli) -> None:
-    source = "import sys\nprint('epoch 1 | step 28/32 | loss 0.0679 | acc 0.969', flush=True)\nsys.exit(3)\n"
-    cli("launch", foreign(root, source), "--gpus", "none")
-    cli("wait", "latest", code=1)
-    shown = cli("show", "latest").stdout
-    assert "FAILED (exit code 3, torchrun's 1)" in shown
-    assert "exited with code 3 without a message (sys.exit?)" in shown
-    assert "step 28/32" not in shown.partition("exited with")[2]
-
-
 def test_an_interrupted_wait_says_that_the_run_continues(root: Path, cli: Cli, monkeypatch: MonkeyPatch) -> None:
-    run = Run(cli("launch", foreign(root, SLEEPS), "--gpus", "none").stdout.strip())
+    run = Run(cli("launch", foreign(root, SLEEPS), *ALONE).stdout.strip())
 
     def interrupt(_: float) -> None:
         raise KeyboardInterrupt
@@ -344,9 +335,11 @@ def test_an_ascii_terminal_shows_what_it_can(root: Path, cli: Cli) -> None:
 # --- doctor and start-up ---
 
 
-@pytest.mark.promise("guide-M7", "guide-M17")
-def test_doctor_reports_this_machine(root: Path, cli: Cli) -> None:
-    done = cli("doctor")
+@pytest.mark.promise("guide-M7", "guide-M17", "guide-G1")
+@pytest.mark.slow
+def test_doctor_reports_this_machine_and_runs_a_collective(root: Path, cli: Cli) -> None:
+    done = cli("doctor", "--all-reduce")
+    assert "gloo: 2 ranks agree" in done.stdout
     subjects = {line.split()[1] for line in done.stdout.splitlines() if not line.startswith(" ")}
     assert {"python", "nbtools", "widgets", "cpu", "gpus", "torch", "gloo", "project", "runs/"} <= subjects
     assert not list(root.glob("**/.nbtools*"))
@@ -359,12 +352,6 @@ def test_doctor_exits_1_when_there_is_a_problem(root: Path, monkeypatch: MonkeyP
     assert [finding["subject"] for finding in findings if finding["level"] == "problem"] == ["project"]
     assert all(finding["next_step"] for finding in findings if finding["level"] != "ok")
     assert "--gpu-tests: torch can use no GPU" in cli("doctor", "--gpu-tests", code=2).stderr
-
-
-@pytest.mark.promise("guide-G1")
-@pytest.mark.slow
-def test_doctor_runs_a_collective_on_two_processes(root: Path, cli: Cli) -> None:
-    assert "gloo: 2 ranks agree" in cli("doctor", "--all-reduce").stdout
 
 
 def test_the_command_line_starts_without_torch_or_matplotlib(root: Path) -> None:
@@ -405,7 +392,7 @@ def test_a_dry_run_starts_nothing_and_only_it_prints_json(root: Path, cli: Cli) 
 
 def test_closed_streams_are_no_error(root: Path, cli: Cli) -> None:
     path = foreign(root, SLEEPS)
-    command = f"exec {sys.executable} -m nbtools launch {path} <&- >&- 2>&-"
+    command = f"exec {sys.executable} -m nbtools launch {path} --no-torchrun <&- >&- 2>&-"
     assert subprocess.run(["bash", "-c", command], check=False).returncode == 0
     run = Run("latest")
     eventually(lambda: "ready" in run.log())
@@ -419,7 +406,7 @@ def test_another_projects_script_is_launched(
     script = tmp_path_factory.mktemp("elsewhere") / "train_1.py"
     script.write_text("print('loss=1.5')\n")
     monkeypatch.delenv("NBTOOLS_ROOT")
-    launched = cli("launch", script)
+    launched = cli("launch", script, *ALONE)
     folder = script.parent / "runs" / launched.stdout.strip()
     assert str(folder) in launched.stderr
     cli("wait", folder)

@@ -35,7 +35,6 @@ def main(*args):
     os.write(1, b"started %d\\n" % os.getpid())  # one line, whatever writes beside it
     time.sleep(600)
 """
-IGNORES = "signal.signal(signal.SIGTERM, signal.SIG_IGN)"
 SPAWNERS = {
     "mp.spawn": "import torch.multiprocessing as mp\nif __name__ == '__main__':\n    mp.spawn(main, nprocs=2)\n",
     "daemons": "import multiprocessing as mp\nif __name__ == '__main__':\n    mp.set_start_method('spawn')\n"
@@ -71,10 +70,11 @@ def ranks(run: Run) -> list[psutil.Process]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("name", "more"), [*((name, "pass") for name in SPAWNERS), ("daemons", IGNORES)])
-def test_a_stop_ends_every_process_that_a_program_started(cpu_project: Project, name: str, more: str) -> None:
+@pytest.mark.parametrize("name", SPAWNERS)
+def test_a_stop_ends_every_process_that_a_program_started(cpu_project: Project, name: str) -> None:
     if name == "Fabric" and find_spec("lightning") is None and not os.environ.get("NBTOOLS_NO_SKIP"):
         pytest.skip("needs lightning of the extra zoo")
+    more = "signal.signal(signal.SIGTERM, signal.SIG_IGN)" if name == "daemons" else "pass"
     run = started(cpu_project, WORKER.format(more=more) + SPAWNERS[name], shutdown_timeout_s=2)
     found = ranks(run)
     sentence = run.stop()
@@ -125,9 +125,8 @@ def test_a_program_is_stopped_by_its_signal(cpu_project: Project, name: str, req
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["mp.spawn", "subprocesses in sessions of their own"])
-def test_a_program_that_is_killed_leaves_no_process(cpu_project: Project, name: str) -> None:
-    run = started(cpu_project, WORKER.format(more="pass") + SPAWNERS[name])
+def test_a_program_that_is_killed_leaves_no_process(cpu_project: Project) -> None:
+    run = started(cpu_project, WORKER.format(more="pass") + SPAWNERS["subprocesses in sessions of their own"])
     found = ranks(run)
     script = str(cpu_project.root / "theirs.py")
     program = next(process for process in members(run.files) if process.cmdline()[1:] == [script])

@@ -15,6 +15,7 @@ from nbtools.run.run import Run
 from nbtools.rundir.json_files import read_json
 from nbtools.script.program import Program
 from nbtools.script.script import read_script, write_script
+from nbtools.user_config import read_user_config
 
 PATTERN = "turn {step} of the wheel: {train/loss} in {_}"
 LINE = '" ".join(["turn", str(5 * turn), "of the wheel:", format(1 / (1 + turn), ".4f"), "in", str(turn % 3)])'
@@ -78,7 +79,7 @@ def test_a_text_that_is_no_pattern_changes_nothing(program: Path) -> None:
     run = launched(program)
     with pytest.raises(ConfigError, match="no number has a name; write text with names in braces"):
         remember(run, "curves", curves=("turn of the wheel",))
-    assert launched(program).info["curves"] == []
+    assert read_user_config("curves") == {}
 
 
 def test_a_source_that_does_not_parse_stops_no_launch(program: Path, monkeypatch: MonkeyPatch) -> None:
