@@ -27,7 +27,7 @@ class PreparedMetadata:
     """Content of metadata.json."""
 
     tokenizer: str
-    """chars, words, or the model whose tokenizer it is."""
+    """chars, words, byte_bpe, or the model whose tokenizer it is."""
     vocab_size: Count
     """Number of tokens with the mask, which is the last one if the tokenizer was built here."""
     num_train_tokens: Count

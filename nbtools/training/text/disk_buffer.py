@@ -40,6 +40,7 @@ _ADD = "INSERT INTO counts VALUES (?, ?) ON CONFLICT DO UPDATE SET count = count
 _MOST_COMMON = "SELECT word FROM counts ORDER BY count DESC, word LIMIT ?"
 
 _SAY_EVERY_S = 10.0
+_NO_LIMIT = 2**63
 _DIGEST = "data.json"
 _AS_DOWNLOADED = "the dataset is as it was downloaded on"
 
@@ -162,12 +163,16 @@ class Spool(contextlib.AbstractContextManager["Spool"]):
         """The part of each document; DataError if all are equal."""
         return split.divide(self._keys_N, self.lengths_N, self._test_fraction)
 
-    def part(self, part: int, say: Say | None = None, what: str = "") -> Iterator[str]:
-        """Yield the documents of a part, such as `split.TRAIN`; `say` reports the progress of `what`."""
-        texts = self.texts(self.parts_N == part)
-        if say is None:
-            return texts
-        return with_progress(texts, say, what, int(np.asarray(self.lengths_N)[self.parts_N == part].sum()))
+    def part(self, part: int, say: Say | None = None, what: str = "", most: int = _NO_LIMIT) -> Iterator[str]:
+        """Yield the documents of a part, such as `split.TRAIN`; `say` reports the progress of `what`.
+
+        Of a part of more than `most` characters, every second, third, ... document.
+        """
+        selected_N, lengths_N = self.parts_N == part, np.asarray(self.lengths_N)
+        every = 1 + int(lengths_N[selected_N].sum()) // (most + 1)
+        selected_N &= selected_N.cumsum() % every == 0
+        texts = self.texts(selected_N)
+        return texts if say is None else with_progress(texts, say, what, int(lengths_N[selected_N].sum()))
 
     @property
     def repeated_note(self) -> str:

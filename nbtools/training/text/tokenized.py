@@ -77,14 +77,15 @@ def write_text(
     """Tokenize buffered documents into a new folder, and print what the vocabulary lacks.
 
     Args:
-        name: chars, words, or the model whose tokenizer it is.
+        name: chars, words, byte_bpe, or the model whose tokenizer it is.
     """
     dtype = np.min_scalar_type(max(tokenizer.get_vocab().values()))
     with disk_buffer.writing(folder), new_folder(folder) as built:
         tokenizer.save_pretrained(built / prepared.TOKENIZER)
         (built / prepared.VOCABULARY).write_text(json.dumps(tokenizer.get_vocab(), ensure_ascii=True, indent=0))
         counts, lengths = disk_buffer.Counts(tokenizer.unk_token_id), []
-        parts = encode_parts(documents, tokenizer, name, counts, say, config.special_tokens)
+        reads = "text" if config.model_name is None else config.special_tokens
+        parts = encode_parts(documents, tokenizer, name, counts, say, reads)
         for file, pieces in zip((prepared.TRAIN, prepared.VALIDATION, prepared.TEST), parts, strict=True):
             lengths.append(disk_buffer.save_pieces(built / file, pieces, dtype))
         train, evaluation, test = lengths
@@ -117,7 +118,7 @@ def cached_text(
     Raises:
         DataError: see `spooled`.
     """
-    name = config.model_name or str(getattr(config, "tokenizer", "words"))
+    name = config.model_name or config.tokenizer
     with spooled(config, cache, root, say) as documents:
         tokenizer = train(documents) if given is None else given
         content = [_CACHE_FORMAT, split.RULE, name, fingerprint(tokenizer), documents.digest().digest]

@@ -6,16 +6,18 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from tokenizers import Regex, Tokenizer
-from tokenizers.decoders import Fuse
-from tokenizers.models import WordLevel
+from tokenizers import AddedToken, Regex, Tokenizer, decoders
+from tokenizers.models import BPE, WordLevel
 from tokenizers.normalizers import Lowercase, Replace
 from tokenizers.normalizers import Sequence as Normalizers
-from tokenizers.pre_tokenizers import Split
+from tokenizers.pre_tokenizers import ByteLevel, Split
+from tokenizers.pre_tokenizers import Sequence as PreTokenizers
 from tokenizers.processors import TemplateProcessing
+from tokenizers.trainers import BpeTrainer
 from transformers import AutoTokenizer, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 from nbtools.data import corpus
@@ -29,9 +31,17 @@ EOS, UNKNOWN, MASK = "[EOS]", "[UNK]", "[MASK]"
 """Special tokens of vocabularies built here: the first two ids, and the last. [EOS] ends documents and pads answers,
 and is predicted as any other token; [MASK] is never predicted."""
 _NAMES = {"unk_token": UNKNOWN, "mask_token": MASK, "eos_token": EOS, "pad_token": EOS}
+_BERT_NAMES = {f"{token[1:-1].lower()}_token": token for token in SPECIAL_TOKENS}
 _MASK_TOKENS = (MASK, "<mask>", "<|mdm_mask|>", "<|mask|>")
 """Names of mask tokens in tokenizers that do not set `mask_token`; the third is LLaDA's."""
 _HUB_ID = re.compile(r"\w[\w.-]{0,95}(/\w[\w.-]{0,95})?", re.ASCII)
+_SPACELESS, _LETTER = r"[\p{Han}\p{Hiragana}\p{Katakana}]", r"\p{L}\p{M}"
+_MERGED = (
+    rf"'(?:[sdmt]|ll|ve|re)|{_SPACELESS}| ?[{_LETTER}&&[^{_SPACELESS}]]{{1,32}}| ?\p{{N}}{{1,32}}"
+    rf"| ?[^\s{_LETTER}\p{{N}}]{{1,32}}|\s{{1,32}}(?!\S)|\s{{1,32}}"
+)
+"""Pieces that byte-level BPE merges within: GPT-2's, with marks among the letters, and of a bounded length. Ideographs
+stand alone: on long pieces that never occur twice, training would take hours and gigabytes."""
 _PARALLELISM, _OFF = "TOKENIZERS_PARALLELISM", "No"  # this spelling is nbtools' only; any other value is the user's
 _BATCH_CHARACTERS = 2**20
 Encode = Callable[[str], Sequence[int] | npt.NDArray[np.int32]]
@@ -74,11 +84,15 @@ def train_tokenizer(
         for text in texts:
             counts.update(text)
         tokens = sorted(sorted(counts, key=lambda character: (-counts[character], character))[:num_tokens])
-        settings = {"pre_tokenizer": Split(Regex(r"[\s\S]"), behavior="isolated"), "decoder": Fuse()}
+        settings = {"pre_tokenizer": Split(Regex(r"[\s\S]"), behavior="isolated"), "decoder": decoders.Fuse()}
     ids = {token: number for number, token in enumerate([*first, *tokens, *last])}
     backend = Tokenizer(WordLevel(ids, unk_token=UNKNOWN))
     for name, setting in settings.items():
         setattr(backend, name, setting)
+    return _fast(backend, names)
+
+
+def _fast(backend: Tokenizer, names: Mapping[str, str | AddedToken]) -> PreTrainedTokenizerFast:
     return PreTrainedTokenizerFast(  # type: ignore[no-untyped-call]
         tokenizer_object=backend, clean_up_tokenization_spaces=False, **names
     )
@@ -193,7 +207,7 @@ def encode_parts(
     separator = separator_of(tokenizer)
     for part in range(3):
         texts = documents.part(part, say, "tokenizing")
-        if special_tokens == "tokens" and level not in ("chars", "words"):
+        if special_tokens == "tokens":
             texts = counts.reading(texts, SpecialTokens(tokenizer).count)
         all_ids = encode_all(texts, tokenizer, level, special_tokens)
         yield counts.of(np.append(ids, separator).astype(np.int64) for ids in all_ids)
@@ -227,8 +241,34 @@ def _threads() -> Iterator[None]:
 
 def word_tokenizer(documents: Iterable[str], vocab_size: int, folder: Path | None = None) -> PreTrainedTokenizerFast:
     """Build a tokenizer of words, as `train_tokenizer` does, with BERT's special tokens; [SEP] ends each document."""
-    names = {f"{token[1:-1].lower()}_token": token for token in SPECIAL_TOKENS}
-    made = train_tokenizer("words", documents, vocab_size, folder, first=SPECIAL_TOKENS, last=(), names=names)
+    return _ended(
+        train_tokenizer("words", documents, vocab_size, folder, first=SPECIAL_TOKENS, last=(), names=_BERT_NAMES)
+    )
+
+
+def byte_tokenizer(documents: Iterable[str], vocab_size: int) -> PreTrainedTokenizerFast:
+    """Train byte-level BPE (Radford et al. 2019) with BERT's special tokens but [UNK]: every text comes back unchanged.
+
+    [MASK] takes the space before it, as in RoBERTa: the token that it stands for begins with one.
+    """
+    known = {name: token for name, token in _BERT_NAMES.items() if token != UNKNOWN}
+    names = {name: AddedToken(token, special=True, lstrip=token == MASK) for name, token in known.items()}
+    backend = Tokenizer(BPE())
+    to_bytes = ByteLevel(add_prefix_space=False, use_regex=False)
+    backend.pre_tokenizer = PreTokenizers([Split(Regex(_MERGED), behavior="isolated"), to_bytes])
+    backend.decoder = decoders.ByteLevel()
+    options: dict[str, Any] = {
+        "special_tokens": [*names.values()],
+        "initial_alphabet": ByteLevel.alphabet(),
+        "show_progress": False,
+    }
+    with _threads():
+        backend.train_from_iterator(documents, BpeTrainer(vocab_size=vocab_size, min_frequency=2, **options))
+    return _ended(_fast(backend, names))
+
+
+def _ended(made: PreTrainedTokenizerFast) -> PreTrainedTokenizerFast:
+    """Let a tokenizer end each text with [SEP]."""
     made.backend_tokenizer.post_processor = TemplateProcessing(
         single="$A [SEP]", pair="$A [SEP] $B [SEP]", special_tokens=[("[SEP]", made.sep_token_id)]
     )

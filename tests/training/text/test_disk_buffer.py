@@ -84,6 +84,14 @@ def test_an_array_saved_in_pieces_has_the_bytes_of_one_saved_whole(
     assert (tmp_path / "pieces.npy").read_bytes() == whole.getvalue()
 
 
+@pytest.mark.parametrize(("most", "every"), [(10**9, 1), (1000, 1), (999, 2), (334, 3), (5, 167)])
+def test_a_sample_of_a_part_is_spread_over_it(tmp_path: Path, most: int, every: int) -> None:
+    with Spool([f"{number:05}" for number in range(222)], tmp_path) as documents:
+        whole = list(documents.part(0))
+        assert len(whole) == 200
+        assert list(documents.part(0, most=most)) == whole[every - 1 :: every]
+
+
 MEASURED = """
 import sys
 from pathlib import Path

@@ -1,8 +1,10 @@
 """Texts in batches on all cores: the ids of one call per text, in little memory, and safe to fork afterwards."""
 
 import copy
+import functools
 import subprocess
 import sys
+import tempfile
 import tracemalloc
 from collections.abc import Iterator
 from itertools import chain
@@ -10,15 +12,17 @@ from pathlib import Path
 
 import pytest
 import unchanged_texts
+from hypothesis import given
+from hypothesis import strategies as st
 from tokenizers import Tokenizer, decoders, normalizers, pre_tokenizers
 from tokenizers.models import BPE, Unigram, WordPiece
 from tokenizers.trainers import UnigramTrainer, WordPieceTrainer
-from transformers import CanineTokenizer, PreTrainedTokenizerFast
+from transformers import AutoTokenizer, CanineTokenizer, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 from unchanged_texts import NAMES, TEXTS
 
 from nbtools.data.corpus import SpecialTokens
 from nbtools.training.text import tokenizers
-from nbtools.training.text.tokenizers import encode_all, train_tokenizer
+from nbtools.training.text.tokenizers import byte_tokenizer, encode_all, train_tokenizer
 
 SPECIAL = [*NAMES.values()]
 DOCUMENTS = [
@@ -122,6 +126,32 @@ def test_a_vocabulary_built_here_has_the_ids_of_its_tokenizer(level: str) -> Non
     documents = [text for text in DOCUMENTS if "<" not in text]
     expected = [made(text, add_special_tokens=False)["input_ids"] for text in documents]
     assert [list(ids) for ids in encode_all(documents, made, level)] == expected
+
+
+@functools.cache
+def saved_bytes() -> PreTrainedTokenizerBase:
+    with tempfile.TemporaryDirectory() as folder:
+        byte_tokenizer(TEXTS.values(), 400).save_pretrained(folder)
+        loaded: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(folder)
+        return loaded
+
+
+@given(st.text() | st.lists(st.sampled_from([*DOCUMENTS, "[MASK]", " [MASK]", "[SEP]", "\n", "a"])).map("".join))
+def test_any_text_comes_back_from_a_saved_byte_level_tokenizer(text: str) -> None:
+    made = saved_bytes()
+    (ids,) = encode_all([text], made, "byte_bpe")
+    assert not set(ids) & set(made.all_special_ids)
+    assert made.decode(ids).encode() == text.encode()
+    if not any(name in text for name in made.all_special_tokens):
+        assert made(text)["input_ids"] == [*ids, made.sep_token_id]
+
+
+def test_a_mask_between_bytes_takes_the_space_of_the_word_that_it_hides() -> None:
+    made = saved_bytes()
+    shown, whole = (made.convert_ids_to_tokens(made(f"a {word} of")["input_ids"]) for word in ("[MASK]", "the"))
+    assert shown == ["[MASK]" if token == "Ġthe" else token for token in whole]
+    assert "[MASK]" in shown
+    assert made.unk_token is None and len(made) == 400
 
 
 def test_memory_does_not_grow_with_the_text(monkeypatch: pytest.MonkeyPatch) -> None:
