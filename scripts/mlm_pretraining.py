@@ -71,6 +71,7 @@ config = MLMPretrainingConfig(
     dataset=None,
     max_samples=None,  # documents
     streaming=True,
+    tokenizer="words",
     model_name=None,
     adapter="none",
     lora_rank=16,  # dimensions
@@ -83,7 +84,7 @@ config = MLMPretrainingConfig(
     keep_model_dropout=False,
     add_special_tokens=True,
     sequence_length=64,  # tokens
-    vocab_size=2000,  # words
+    vocab_size=2000,  # tokens
     min_words=5,
     clean="none",
     special_tokens="text",
@@ -94,4 +95,4 @@ config = MLMPretrainingConfig(
 if __name__ == "__main__":
     main(config)
 
-# Written by nbtools 0.1.0, checksum 5bbbc47d0ec5
+# Written by nbtools 0.1.0, checksum a3842dc9c533

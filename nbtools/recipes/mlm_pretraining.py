@@ -1,7 +1,7 @@
 """BERT-style masked language modelling: its config, presets and sizes."""
 
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 from pydantic import model_validator
 
@@ -11,6 +11,9 @@ from nbtools.errors import plural
 from nbtools.recipes import activations, built_models, lora, text_data
 from nbtools.recipes.recipe import Preset, Recipe, SampleCounts
 from nbtools.settings import setting
+
+_DATA_FIELDS = ("dataset", "max_samples", "streaming", "min_words", "clean", "special_tokens")
+_FEWEST_OF_BYTES = 256 + len(built_models.SPECIAL_TOKENS) - 1  # without [UNK]
 
 
 class MLMPretrainingConfig(TrainConfig):
@@ -32,6 +35,13 @@ class MLMPretrainingConfig(TrainConfig):
     )
     streaming: bool = setting(
         True, "Read a dataset of the hub over the network during training; False downloads all its files first."
+    )
+    tokenizer: Literal["words", "byte_bpe"] = setting(
+        "words",
+        "Tokens of a vocabulary built on the training part: byte_bpe (byte-level BPE, as GPT-2's) keeps every "
+        "character of any script; words are lower-cased and lose whitespace. A pretrained model has its own.",
+        basic=True,
+        shapes=True,
     )
     model_name: str | None = text_data.MODEL_NAME
     adapter: lora.Adapter = lora.ADAPTER
@@ -55,9 +65,8 @@ class MLMPretrainingConfig(TrainConfig):
     )
     vocab_size: int = built_models.vocabulary(
         2000,
-        "Size of the vocabulary of lower-cased words, built on the corpus; rarer words become [UNK], and whitespace is "
-        "no token.",
-        "words",
+        "Largest size of a vocabulary built here; rarer words become [UNK], byte_bpe has its 256 bytes and no [UNK].",
+        "tokens",
     )
     min_words: int = text_data.MIN_WORDS
     clean: corpus.Clean = text_data.CLEAN
@@ -68,11 +77,14 @@ class MLMPretrainingConfig(TrainConfig):
     @model_validator(mode="after")
     def _values_fit_together(self) -> Self:
         text_data.check_encoder(self)
+        if self.tokenizer == "byte_bpe" and self.model_name is None and self.vocab_size < _FEWEST_OF_BYTES:
+            least = f"must be >= {_FEWEST_OF_BYTES}, for 256 bytes and 4 special tokens"
+            raise ValueError(f"vocab_size={self.vocab_size} with tokenizer='byte_bpe': {least}")
         return self
 
 
 def _count_samples(config: MLMPretrainingConfig, root: Path | None) -> SampleCounts | None:
-    return text_data.count_samples(config, root, corpus.num_words)
+    return None if config.tokenizer == "byte_bpe" else text_data.count_samples(config, root, corpus.num_words)
 
 
 def _gpu_preset(
@@ -94,6 +106,7 @@ def _gpu_preset(
 def _base_preset(num_gpus: int, batch_size: int, accumulated: int) -> Preset:
     """A preset of ModernBERT-base's shape (Warner et al. 2024, arXiv 2412.13663): 149 million weights."""
     values: dict[str, Any] = {"batch_size": batch_size, "gradient_accumulation_steps": accumulated}
+    values |= {"tokenizer": "byte_bpe"}
     values |= {"dataset": "hf", "max_samples": 10_000_000, "vocab_size": 50_000, "sequence_length": 512}
     values |= {"num_layers": 22, "num_heads": 12, "hidden_size": 768, "mask_probability": 0.3, "warmup_ratio": 0.06}
     values |= {"learning_rate": 5e-4, "precision": "bf16", "num_workers": 4}
@@ -127,8 +140,8 @@ RECIPE = Recipe(
     activation_bytes=lambda config, precision: activations.text_bytes(config, precision, config.mask_probability),
     source=text_data.text_source,
     count_samples=_count_samples,
-    counted_by=("dataset", "min_words", "clean", "max_samples", "model_name", "sequence_length", "test_fraction"),
+    counted_by=(*_DATA_FIELDS, "tokenizer", "model_name", "sequence_length", "test_fraction"),
     reads_text=True,
     guess_columns=text_data.guess_column,
-    data_fields=("dataset", "max_samples", "streaming", "min_words", "clean", "special_tokens"),
+    data_fields=_DATA_FIELDS,
 )

@@ -246,6 +246,9 @@ def test_it_is_downloaded_once(hub_has: Callable[..., list[Any]], tmp_path: Path
     assert tokenized(tmp_path, vocab_size=8) != first
     assert tokenized(tmp_path, dataset="hf/other/one") == first, "the same texts are the same folder"
     assert len(calls) == 3
+    bytes_of = {kind: tokenized(tmp_path, vocab_size=300, tokenizer=kind) for kind in ("words", "byte_bpe")}
+    assert len({*bytes_of.values()}) == 2
+    calls.pop(), calls.pop()
     shutil.rmtree(first)
     assert tokenized(tmp_path) == first, "what the note names may have been removed"
     assert len(calls) == 4

@@ -81,8 +81,14 @@ def test_a_gpu_preset_divides_its_total_batch_by_its_processes(name: str) -> Non
 
 def test_every_preset_is_listed_here_and_can_be_built() -> None:
     assert set(MLM.presets) == {"cpu_demo", *GPU_PRESETS, "base_8gpu", "base_1gpu"}
-    for name in MLM.presets:
-        MLM.preset(name)
+    kinds = {name: getattr(MLM.preset(name)[0], "tokenizer") for name in MLM.presets}  # noqa: B009
+    assert kinds == {name: "byte_bpe" if name.startswith("base") else "words" for name in MLM.presets}
+
+
+def test_a_vocabulary_of_bytes_has_room_for_them_and_its_samples_are_counted_by_the_training() -> None:
+    with pytest.raises(ConfigError, match=r"vocab_size=259 with tokenizer='byte_bpe': must be >= 260, for 256 bytes"):
+        recipes.MLMPretrainingConfig(tokenizer="byte_bpe", vocab_size=259)
+    assert schedule(recipes.MLMPretrainingConfig(tokenizer="byte_bpe", vocab_size=260), 1) is None
 
 
 @pytest.mark.parametrize("name", ["cpu_demo", *GPU_PRESETS])

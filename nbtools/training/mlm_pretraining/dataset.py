@@ -16,11 +16,14 @@ from nbtools.errors import DataError, Say
 from nbtools.recipes import MLMPretrainingConfig
 from nbtools.training.text import disk_buffer
 from nbtools.training.text.tokenized import TokenizedText, Tokens, cached_once, cached_text, open_text
-from nbtools.training.text.tokenizers import masking_tokenizer, template_of, word_tokenizer
+from nbtools.training.text.tokenizers import byte_tokenizer, masking_tokenizer, template_of, word_tokenizer
 
 _REQUEST = (
-    "dataset", "max_samples", "min_words", "vocab_size", "model_name", "clean", "test_fraction", "special_tokens",
+    "dataset", "max_samples", "min_words", "tokenizer", "vocab_size", "model_name", "clean", "test_fraction",
+    "special_tokens",
 )  # fmt: skip
+_MOST_MERGED = 2**25
+"""Characters that byte-level BPE is trained on: most merges are known by then, and rank 0 is waited for."""
 
 
 @dataclass(frozen=True)
@@ -64,7 +67,10 @@ def tokenize(
         return None if config.model_name is None else masking_tokenizer(config.model_name)
 
     def train(documents: disk_buffer.Spool) -> PreTrainedTokenizerBase:
-        return word_tokenizer(documents.part(split.TRAIN, say, "counting words"), config.vocab_size, cache)
+        if config.tokenizer == "words":
+            return word_tokenizer(documents.part(split.TRAIN, say, "counting words"), config.vocab_size, cache)
+        texts = documents.part(split.TRAIN, say, "counting pairs of bytes", _MOST_MERGED)
+        return byte_tokenizer(texts, config.vocab_size)
 
     def make(tell: Say) -> Path:
         return cached_text(cache, config, load(), train, root, tell)

@@ -70,14 +70,17 @@ def test_a_run_leaves_rows_checkpoints_a_record_of_its_end_and_what_was_shown(
 
 
 @pytest.mark.promise("guide-O7", "guide-G7")
+@pytest.mark.parametrize(
+    ("kind", "tokens"), [("words", ["w1", "w2", "[SEP]"]), ("byte_bpe", ["w", "1", "Ġw", "2", "[SEP]"])]
+)
 def test_the_checkpoint_is_a_model_that_anybody_can_load_and_measure(
-    trained: Callable[..., RunDir], texts: Project
+    trained: Callable[..., RunDir], texts: Project, kind: str, tokens: list[str]
 ) -> None:
-    files = trained(tiny())
+    files = trained(tiny(tokenizer=kind, vocab_size=300))
     last = checkpoints_in(files.checkpoints)[-1]
     model = transformers.AutoModelForMaskedLM.from_pretrained(last.path / "model").eval()
     tokenizer = transformers.AutoTokenizer.from_pretrained(last.path / "model")
-    assert len(tokenizer("w1 w2")["input_ids"]) == 3
+    assert tokenizer.convert_ids_to_tokens(tokenizer("w1 w2")["input_ids"]) == tokens
     (cached,) = (texts.runs / ".cache").iterdir()
     text = open_tokenized(cached, 16)
     masking = Masking.of(text, 0.15, seed=0)
@@ -269,6 +272,7 @@ def test_a_stop_on_two_ranks_loses_no_step_and_the_resumed_run_ends_with_the_sam
     start: ByHand, texts: Project
 ) -> None:
     config = tiny(batch_size=2, gradient_accumulation_steps=2, dropout=0.2, max_steps=12, checkpoint_every=100)
+    config = config.replace(tokenizer="byte_bpe", vocab_size=300)
     straight = start.forked(config)
     assert [beat.phase for beat in read_heartbeats(straight.files)] == ["done", "done"]
 

@@ -23,6 +23,13 @@ from nbtools.training.text.tokenizers import separator_of
 from nbtools.training.text_classification.dataset import Augmentation, CharacterDataset
 
 WHOLE = "".join(TEXTS.values())
+SCRIPTS = [
+    "Les élèves naïfs ont reçu une leçon où l'œuvre coûte 5 €, déjà !\n",
+    "В начале было слово, и слово это знал каждый ребёнок.\n",
+    "كان يا ما كان في قديم الزمان، ولدٌ صغيرٌ يحبّ القراءة.\n",
+    "人人生而自由,在尊严和权利上一律平等。他们赋有理性和良心。\n",
+    "सभी मनुष्यों को गौरव और अधिकारों के विषय में स्वतन्त्रता है 👩‍👩‍👧 🏳️‍🌈\n",
+]
 
 
 @pytest.fixture
@@ -189,6 +196,20 @@ def test_the_word_level_tokenizer_loses_case_whitespace_and_rare_words_alone_and
     assert (wanted - found).total() == unknown
     assert said[-1].startswith(f"note: {unknown:,} of {len(ids):,} tokens (")
     assert "vocab_size" in said[-1]
+
+
+@pytest.mark.promise("safety-text")
+def test_byte_level_bpe_keeps_five_scripts_and_code_and_knows_every_token(folder: Path, tmp_path: Path) -> None:
+    for number, text in enumerate(SCRIPTS):
+        (folder / f"{number}.txt").write_text(text * 9)
+    config = MLMPretrainingConfig(dataset=str(folder), tokenizer="byte_bpe", vocab_size=600, special_tokens="tokens")
+    made = {kind: tokenize(tmp_path / "cache", config.replace(tokenizer=kind)).folder for kind in ("byte_bpe", "words")}
+    tokenizer = AutoTokenizer.from_pretrained(made["byte_bpe"] / prepared.TOKENIZER)
+    documents = decoded(tokenizer, *(made["byte_bpe"] / name for name in PREPARED))
+    assert Counter(documents) == Counter(corpus.documents(str(folder), 5))
+    metadata = {kind: prepared.read_prepared_metadata(path) for kind, path in made.items()}
+    assert (metadata["byte_bpe"].tokenizer, metadata["byte_bpe"].num_special_tokens) == ("byte_bpe", 0)
+    assert metadata["byte_bpe"].num_unknown_tokens == 0 < metadata["words"].num_unknown_tokens
 
 
 def test_light_cleaning_of_a_config_from_before_is_what_it_was_and_is_counted(folder: Path, tmp_path: Path) -> None:
