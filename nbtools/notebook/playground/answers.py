@@ -64,6 +64,9 @@ def _filled(given: str, row: dict[str, Any]) -> str:
     """Return a text with its masks filled in bold, and a table of the candidates of each."""
     pieces = given.split("[MASK]")
     words = [candidates[0]["token"] for candidates in row["masks"]]
+    without_spaces = [*map(str.rstrip, pieces[:-1]), pieces[-1]]
+    if sum(map(len, without_spaces + words)) == len(row["text"]):  # tokens that hold the space before them
+        pieces = without_spaces
     text = literal(pieces[0])
     for word, piece in zip(words, pieces[1:], strict=False):
         text += f"<b style='border-bottom:2px solid #3f90da'>{literal(word)}</b>{literal(piece)}"

@@ -3,11 +3,13 @@
 Shape suffixes: B batch, T positions, K masks, V vocabulary.
 """
 
+import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
+from tokenizers.decoders import ByteLevel
 from transformers import AutoTokenizer
 
 from nbtools.recipes import MLMPretrainingConfig
@@ -28,6 +30,10 @@ class Predictor:
         self.longest = config.sequence_length
         self.has_template = config.model_name is None or config.add_special_tokens
         self.tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
+        self.has_spaces = isinstance(self.tokenizer.backend_tokenizer.decoder, ByteLevel)
+        """Whether tokens hold the space before a word, which a mask then takes in the text."""
+        takes_space = self.has_spaces and self.tokenizer.added_tokens_decoder[self.tokenizer.mask_token_id].lstrip
+        self.mask = re.compile(r"\s*" * takes_space + re.escape(self.tokenizer.mask_token))
         self.masked_lm = MaskedLM(open_model(folder)).to(device)
         self.masked_lm.eval()
         self.num_parameters = self.masked_lm.model.num_parameters()
@@ -73,7 +79,8 @@ class Predictor:
     def _row(self, text: str, ids_KN: list[list[int]], p_KN: list[list[float]]) -> dict[str, Any]:
         masks = []
         for ids_N, p_N in zip(ids_KN, p_KN, strict=True):
-            words = [str(self.tokenizer.decode([number])).strip() for number in ids_N]
+            words = [str(self.tokenizer.decode([number])) for number in ids_N]
+            words = words if self.has_spaces else [word.strip() for word in words]
             masks.append([{"token": word, "probability": p} for word, p in zip(words, p_N, strict=True)])
-            text = text.replace(self.tokenizer.mask_token, words[0], 1)
+            text = self.mask.sub(words[0].replace("\\", r"\\"), text, count=1)
         return {"text": text, "masks": masks}
