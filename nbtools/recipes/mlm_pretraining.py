@@ -38,8 +38,9 @@ class MLMPretrainingConfig(TrainConfig):
     )
     tokenizer: Literal["words", "byte_bpe"] = setting(
         "words",
-        "Tokens of a vocabulary built on the training part: byte_bpe (byte-level BPE, as GPT-2's) keeps every "
-        "character of any script; words are lower-cased and lose whitespace. A pretrained model has its own.",
+        "Tokens of a vocabulary built on the training part: byte_bpe (byte-level BPE, as GPT-2's; its merges are those "
+        "of at most 33 million characters) keeps every character of any script; words are lower-cased and lose "
+        "whitespace. A pretrained model has its own.",
         basic=True,
         shapes=True,
     )

@@ -44,9 +44,8 @@ class TemplateRows:
 
     def __getitem__(self, index: slice | npt.NDArray[np.int64]) -> Tokens:
         text_BT = np.asarray(self.text_NT[index])
-        ends = (np.tile(np.array(ids, dtype=np.int32), (len(text_BT), 1)) for ids in (self.before, self.after))
-        before_BT, after_BT = ends
-        return np.concatenate([before_BT, text_BT, after_BT], axis=1)
+        ends = [np.tile(np.array(ids, dtype=np.int32), (len(text_BT), 1)) for ids in (self.before, self.after)]
+        return np.concatenate([ends[0], text_BT, ends[1]], axis=1)
 
 
 Rows = Tokens | TemplateRows
