@@ -44,7 +44,7 @@ def train(worker: Worker, config: MaskedDiffusionConfig) -> None:
     evaluation = Evaluation(worker, config, text, denoiser)
     share = 0.0 if text.has_pairs else config.random_length_share
     noise = Noise(denoiser.mask_id, text.eos_id, config.seed, share)
-    if isinstance(text.train, RaggedPairs):
+    if isinstance(text.train, RaggedPairs) and text.train.padded_to is None:
         pairs = NoisedPairs(text.train, noise, config.sequence_length, packs=config.pad_to == "packed")
         worker.say(pairs.padding_note(plan.order))
         order = plan.order if pairs.packs else dataclasses.replace(plan.order, lengths=pairs.lengths)
@@ -194,7 +194,8 @@ class Evaluation:
 def sampled_shape(config: MaskedDiffusionConfig, text: DiffusionText) -> tuple[int, int, int]:
     """Return length, steps and block length of samples; without values from the user, no more than answers need."""
     length, steps, block = config.sampling
-    if isinstance(text.train, RaggedPairs) and config.sample_length is None and config.sample_steps is None:
+    is_given = config.sample_length is not None or config.sample_steps is not None
+    if isinstance(text.train, RaggedPairs) and text.train.padded_to is None and not is_given:
         length = min(length, text.train.longest_answer + 8)
         block = min(block, length)
         length = steps = -(-length // block) * block
