@@ -159,7 +159,7 @@ class AlgorithmDistillationConfig(TrainConfig):
     def histories_in(self, folder: Path) -> HistoryMetadata:
         """Return the metadata of a folder of histories; DataError if it is malformed, or does not fit this config."""
         metadata = read_history_metadata(folder)
-        check_histories(metadata, str(self.dataset), self.darkroom, self.num_episodes, self.named_goals)
+        check_histories(metadata, self)
         return metadata
 
     @property

@@ -211,17 +211,7 @@ def load_stories(
         topics = list(stories.python_stories(config.min_chars, config.max_chars))
         return stories.split_stories(topics, stories.TOPICS, config.test_fraction, say)
     assert config.dataset is not None, "the Markov chain has no texts"
-    return stories.read_stories(
-        data_files.sources_of(config.dataset, root),
-        config.text_col,
-        config.prompt_cols,
-        config.min_chars,
-        config.max_chars,
-        leave_out_short=config.short_texts == "leave_out",
-        clean=config.clean,
-        test_fraction=config.test_fraction,
-        say=say,
-    )
+    return stories.read_stories(data_files.sources_of(config.dataset, root), config, say)
 
 
 def _source(config: LLMGANConfig, root: Path | None) -> Source:

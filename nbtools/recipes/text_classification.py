@@ -7,7 +7,7 @@ from typing import Any, Literal, Self
 from pydantic import ValidationInfo, field_validator, model_validator
 
 from nbtools.config import TrainConfig, num_evaluated_samples
-from nbtools.data import corpus, data_files, hub
+from nbtools.data import corpus, hub
 from nbtools.data.first_rows import FirstRows
 from nbtools.data.text_classification.coded_texts import Columns, usual_targets
 from nbtools.data.text_classification.codes import HISCO_BLOCK, MISSING, SEPARATOR
@@ -201,16 +201,7 @@ def _activation_bytes(config: TextClassificationConfig, precision: str) -> float
 
 def load_samples(config: TextClassificationConfig, root: Path | None = None) -> Samples:
     """Read the samples that `config` names, from `root`; DataError if a file is missing or a part is empty."""
-    return read_samples(
-        [source for name in config.files for source in data_files.sources_of(name, root)],
-        config.columns,
-        config.spelling,
-        config.max_codes,
-        val_files=[source for name in config.val_files for source in data_files.sources_of(name, root)],
-        key_file=None if config.key is None else data_files.dataset_path(config.key, root),
-        validation_share=config.validation_share,
-        test_fraction=config.test_fraction,
-    )
+    return read_samples(config, root)
 
 
 def _source(config: TextClassificationConfig, root: Path | None) -> Source:

@@ -13,7 +13,7 @@ episode, 2 column and row, 4 column, row, action, reward.
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -94,24 +94,21 @@ def read_history_metadata(folder: Path) -> HistoryMetadata:
     return metadata
 
 
-def check_histories(
-    metadata: HistoryMetadata, dataset: str, darkroom: Darkroom, num_episodes: int, test_goals: Goals | None
-) -> None:
+def check_histories(metadata: HistoryMetadata, config: Any) -> None:
     """Check that histories have the environment, the number of episodes and the test goals that a config gives.
 
     Raises:
         DataError: a value differs; the message names the field and the value of the histories.
     """
-    wanted = {"grid_size": darkroom.size, "horizon": darkroom.horizon, "reward_once": darkroom.reward_once}
-    for name, value in (wanted | {"num_episodes": num_episodes}).items():
-        if value != (found := getattr(metadata, name)):
+    dataset, test_goals = shown(config.dataset), config.named_goals
+    for name in ("grid_size", "horizon", "reward_once", "num_episodes"):
+        if (value := getattr(config, name)) != (found := getattr(metadata, name)):
             raise DataError(
-                f"dataset {shown(dataset)}: its histories have {name}={found}, not {value}; set {name}={found}, or "
-                f"{_AGAIN}"
+                f"dataset {dataset}: its histories have {name}={found}, not {value}; set {name}={found}, or {_AGAIN}"
             )
     if test_goals is not None and set(test_goals) != set(metadata.test_goals):
         raise DataError(
-            f"dataset {shown(dataset)}: its test goals are {_named(metadata.test_goals)}, not test_goals="
+            f"dataset {dataset}: its test goals are {_named(metadata.test_goals)}, not test_goals="
             f"{_named(test_goals)}; leave test_goals out, or {_AGAIN}"
         )
 

@@ -6,6 +6,7 @@ The form, the schedule and the training count texts with `read_stories`, so the 
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -31,30 +32,12 @@ class Story:
     text: str
 
 
-def read_stories(
-    paths: Sequence[tables.Source],
-    text_col: str | None,
-    prompt_cols: Sequence[str] | None,
-    min_chars: int,
-    max_chars: int,
-    *,
-    leave_out_short: bool = False,
-    clean: corpus.Clean = "none",
-    test_fraction: float = 0.0,
-    say: Say = lambda text: None,
-) -> tuple[list[Story], list[Story], list[Story]]:
+def read_stories(paths: Sequence[tables.Source], config: Any, say: Say) -> tuple[list[Story], list[Story], list[Story]]:
     """Read a table, and split it for training, evaluation and test.
 
     Args:
         paths: of the files, with the same columns, or a dataset of the hub.
-        text_col: column of the human text; None for the first of `TEXT_COLUMNS` in the file.
-        prompt_cols: columns of the prompt; None for those of `PROMPT_COLUMNS` that exist.
-        min_chars: shortest text.
-        max_chars: longer texts are cut.
-        leave_out_short: leave out shorter texts; otherwise they are an error.
-        clean: none keeps texts and prompts as they are; light drops spaces around a text, and makes spaces and line
-            ends of a prompt single spaces.
-        test_fraction: share of the held-out texts that is for the test.
+        config: an `LLMGANConfig`, whose data fields say which columns and texts are read, and how.
         say: receives notes with the numbers of texts that are left out, cut or cleaned.
 
     Raises:
@@ -64,11 +47,11 @@ def read_stories(
     stories: list[Story] = []
     num_short, first_short = 0, ""
     num_cut = num_cleaned = 0
-    path = paths[0]
+    path, min_chars, max_chars, is_light = paths[0], config.min_chars, config.max_chars, config.clean == "light"
     with tables.opened(*paths) as (header, rows):
-        text_at, prompt_ats = _places(path, header, text_col, prompt_cols)
+        text_at, prompt_ats = _places(path, header, config.text_col, config.prompt_cols)
         for where, cells in rows:
-            text = cells[text_at].strip() if clean == "light" else cells[text_at]
+            text = cells[text_at].strip() if is_light else cells[text_at]
             if len(text.strip()) < min_chars:
                 num_short += 1
                 first_short = first_short or (
@@ -76,7 +59,7 @@ def read_stories(
                     f"characters, and min_chars={min_chars}"
                 )
                 continue
-            values = [" ".join(cells[at].split()) if clean == "light" else cells[at] for at in prompt_ats]
+            values = [" ".join(cells[at].split()) if is_light else cells[at] for at in prompt_ats]
             parts = zip((header[at] for at in prompt_ats), values, strict=True)
             prompt = "\n".join(f"{name}: {value}" for name, value in parts if value.strip())
             num_cleaned += text != cells[text_at] or values != [cells[at] for at in prompt_ats]
@@ -85,7 +68,7 @@ def read_stories(
     if not stories and not num_short:
         raise DataError(f"{path}: no row below the column names; give a file with data")
     short = f"{num_short:,} of {num_short + len(stories):,} texts"
-    if num_short and not leave_out_short:
+    if num_short and config.short_texts == "refuse":
         raise DataError(
             f"{first_short}; {short} are that short: lower min_chars, or train without them (short_texts='leave_out', "
             "--short-texts leave_out)"
@@ -98,7 +81,7 @@ def read_stories(
     ):
         if count:
             say(f"note: {sentence}")
-    return split_stories(stories, str(path), test_fraction, say)
+    return split_stories(stories, str(path), config.test_fraction, say)
 
 
 def split_stories(

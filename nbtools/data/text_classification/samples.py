@@ -4,16 +4,16 @@ import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from nbtools.data import split
+from nbtools.data import data_files, split
 from nbtools.data.split import DataDigest
-from nbtools.data.tables import Source
 from nbtools.data.text_classification import coded_texts, codes, occupations
-from nbtools.data.text_classification.coded_texts import CodedTexts, Columns, Rows, read_key, read_texts, split_texts
-from nbtools.data.text_classification.codes import CodeSystem, Formatter
+from nbtools.data.text_classification.coded_texts import CodedTexts, Rows, read_key, read_texts, split_texts
+from nbtools.data.text_classification.codes import CodeSystem
 from nbtools.errors import plural, shown
 
 _MOST_NAMED = 10
@@ -63,28 +63,23 @@ class Samples:
         )
 
 
-def read_samples(
-    files: Sequence[Source],
-    columns: Columns,
-    formatter: Formatter,
-    max_codes: int,
-    *,
-    val_files: Sequence[Source] = (),
-    key_file: Path | None = None,
-    validation_share: float = 0.1,
-    test_fraction: float = 0.0,
-) -> Samples:
-    """Read the samples from tables, or generate occupations without any; the result depends on the files alone.
+def read_samples(config: Any, root: Path | None) -> Samples:
+    """Read the samples that a `TextClassificationConfig` names, from `root`, or generate occupations without any.
 
-    Without `val_files`, `validation_share` of the training texts is held out, and `test_fraction` of these for the
-    test. `key_file` maps numbers in the data to codes.
+    The result depends on the files alone. Without files to evaluate on, `validation_share` of the training texts is
+    held out, and `test_fraction` of these for the test.
 
     Raises:
         DataError: a file is missing or malformed, or one of the two parts is empty.
     """
-    parse: Callable[[str], str] = codes.hisco_code if formatter == "hisco" else codes.generic_code
-    if key_file is not None:
-        parse = functools.partial(_looked_up, parse, read_key(key_file))
+    files, val_files = (
+        [source for name in names for source in data_files.sources_of(name, root)]
+        for names in (config.files, config.val_files)
+    )
+    parse: Callable[[str], str] = codes.hisco_code if config.spelling == "hisco" else codes.generic_code
+    if config.key is not None:
+        parse = functools.partial(_looked_up, parse, read_key(data_files.dataset_path(config.key, root)))
+    columns, max_codes, share = config.columns, config.max_codes, config.validation_share
     if files:
         table = read_texts(files, columns, parse, max_codes)
     else:
@@ -94,13 +89,13 @@ def read_samples(
             table.append(row.text, row.lang, numbers)
     if not val_files:
         evaluation = table
-        parts, rule = split_texts(table, validation_share, test_fraction), f"{split.RULE}, share {validation_share}"
+        parts, rule = split_texts(table, share, config.test_fraction), f"{split.RULE}, share {share}"
         is_seen = np.zeros(0, dtype=np.bool_)
     else:
         evaluation = read_texts(val_files, columns, parse, max_codes, known=table.numbers)
         parts, rule = (np.arange(len(table)), np.arange(len(evaluation)), np.arange(0)), ""
         is_seen = np.isin(evaluation.keys(), table.keys())
-    system = CodeSystem.of(formatter, table.numbers, max_codes)
+    system = CodeSystem.of(config.spelling, table.numbers, max_codes)
     classes = [system.classes[code] for code in table.numbers]
     read = (table,) if evaluation is table else (table, evaluation)
     for each in read:

@@ -10,18 +10,18 @@ Shape suffixes: B batch, T steps of a window, S rollouts, E episodes; 4 as in `m
 
 import numpy as np
 import numpy.typing as npt
-import torch
 
 from nbtools.recipes import AlgorithmDistillationConfig
 from nbtools.rundir import media
 from nbtools.training.algorithm_distillation import rollout
 from nbtools.training.algorithm_distillation.dataset import LearningHistories, Windows, open_histories
 from nbtools.training.algorithm_distillation.model import ActionTransformer, build_action_transformer
-from nbtools.training.engine.optimizer import Optimizer, accumulating, autocast
+from nbtools.training.engine.optimizer import Optimizer, autocast
 from nbtools.training.engine.sampler import batches_of_rank, spread
 from nbtools.training.engine.worker import Worker
 from nbtools.training.outputs.tally import Tally
 from nbtools.training.process.step_clock import training_flops
+from nbtools.training.text.causal_sampling import at_rest
 
 Floats = npt.NDArray[np.float64]
 
@@ -54,15 +54,11 @@ def train(worker: Worker, config: AlgorithmDistillationConfig) -> None:
     for step in worker.steps(plan):
         for micro_step in range(1, config.gradient_accumulation_steps + 1):
             tokens_BT4, actions_BT = next(batches)
-            with accumulating(model, is_last=micro_step == config.gradient_accumulation_steps):
-                worker.phase("forward")
-                with autocast(worker.device, config.precision):
-                    loss_sum = model(tokens_BT4, actions_BT)
-                worker.phase("backward")
-                optimizer.backward(loss_sum / num_actions)
+            with worker.forward(model, is_last=micro_step == config.gradient_accumulation_steps):
+                loss_sum = model(tokens_BT4, actions_BT)
+            worker.backward(optimizer, loss_sum / num_actions)
             tally.add(loss=loss_sum, actions=len(actions_BT) * config.window_steps)
-        worker.phase("optimizer")
-        optimizer.step(step)
+        worker.update(optimizer, step)
         due = worker.advance(plan)
 
         row: dict[str, float] = {}
@@ -101,19 +97,16 @@ class Evaluation:
         self.settings = rollout.RolloutSettings(config.eval_episodes, config.seed, num_at_once=config.eval_batch_size)
         self.best_return = float(self.darkroom.best_returns(histories.test_goals_G2).mean())
 
-    @torch.no_grad()
     def measure(self, transformer: ActionTransformer) -> dict[str, float]:
         """Return loss in nats per action and returns of the first and last episodes, over all ranks, and show them."""
         worker = self.worker
-        with worker.aside("evaluation"):
-            transformer.eval()
+        with worker.aside("evaluation"), at_rest(transformer):
             loss = self._loss(transformer)
             batches = batches_of_rank(len(self.goals_S2), self.settings.num_at_once, worker.rank, worker.world_size)
             share = np.concatenate([places_B for places_B, _ in batches])
             num_own = len(range(worker.rank, len(self.goals_S2), worker.world_size))
             with autocast(worker.device, self.config.precision):
                 rollouts = rollout.run_rollouts(transformer, self.goals_S2[share], self.numbers_S[share], self.settings)
-            transformer.train()
             loss, *returns = worker.sum([loss, *rollouts.returns_SE[:num_own].sum(axis=0)])
             returns_E = np.array(returns) / len(self.goals_S2)
             if worker.is_main:

@@ -25,7 +25,7 @@ COMPILER = "inductor"
 
 
 def accumulating(model: torch.nn.Module, *, is_last: bool) -> contextlib.AbstractContextManager[Any]:
-    """Context for forward and backward: gradients are averaged over ranks in the last pass of a step.
+    """Context for a forward pass: its gradients are averaged over ranks if it is the last one of a step.
 
     Sharded ones are in every pass, if they do not fit whole (see `sharding.fsdp.layout_of`).
     """

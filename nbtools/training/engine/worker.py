@@ -40,6 +40,8 @@ from nbtools.training.engine.initial_state import InitialState, open_initial_sta
 from nbtools.training.engine.optimizer import (
     TYPES,
     Optimizer,
+    accumulating,
+    autocast,
     compile_errors,
     compile_forward,
     compiled_graphs,
@@ -311,6 +313,23 @@ class Worker:
     def phase(self, name: str) -> None:
         """Enter a phase; the heartbeat thread writes it to the run directory once a second."""
         self._clock.enter(name)
+
+    @contextlib.contextmanager
+    def forward(self, model: torch.nn.Module, *, is_last: bool) -> Iterator[None]:
+        """Run a forward pass in the config's precision; gradients are averaged over ranks in a step's last pass."""
+        self.phase("forward")
+        with accumulating(model, is_last=is_last), autocast(self.device, self.config.precision):
+            yield
+
+    def backward(self, optimizer: Optimizer, loss: torch.Tensor) -> None:
+        """Add the gradients of `loss`, of the last forward pass."""
+        self.phase("backward")
+        optimizer.backward(loss)
+
+    def update(self, optimizer: Optimizer, step: int, rate: float | None = None) -> None:
+        """Do the optimizer step `step`; see `Optimizer.step`."""
+        self.phase("optimizer")
+        optimizer.step(step, rate)
 
     @contextlib.contextmanager
     def aside(self, name: str) -> Iterator[None]:

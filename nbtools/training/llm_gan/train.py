@@ -26,7 +26,7 @@ from nbtools.data import hub
 from nbtools.recipes import LLMGANConfig
 from nbtools.rundir import media
 from nbtools.training.engine.initial_state import InitialState
-from nbtools.training.engine.optimizer import Optimizer, accumulating, autocast
+from nbtools.training.engine.optimizer import Optimizer
 from nbtools.training.engine.sampler import batches_of_rank, uniforms
 from nbtools.training.engine.worker import Worker
 from nbtools.training.llm_gan.dataset import text_data
@@ -83,32 +83,24 @@ def train(worker: Worker, config: LLMGANConfig) -> None:
             worker.phase("forward")
             pairs = rollouts.discriminator_inputs(passes, draw, supervised=stage is Stage.DISCRIMINATOR)
             for number, inputs in enumerate(pairs, start=1):
-                with accumulating(wrapped_discriminator, is_last=number == len(passes)):
-                    worker.phase("forward")
-                    with autocast(worker.device, config.precision):
-                        outputs = wrapped_discriminator(*inputs)
-                    worker.phase("backward")
-                    discriminator_optimizer.backward(outputs[0] / num_texts)
+                with worker.forward(wrapped_discriminator, is_last=number == len(passes)):
+                    outputs = wrapped_discriminator(*inputs)
+                worker.backward(discriminator_optimizer, outputs[0] / num_texts)
                 rollouts.tally.add(judge_loss=outputs[0], right=outputs[1], pairs=config.batch_size)
-            worker.phase("optimizer")
-            discriminator_optimizer.step(step, stages.discriminator_learning_rate(stage))
+            worker.update(discriminator_optimizer, step, stages.discriminator_learning_rate(stage))
             discriminator.update_baseline(worker.sum)
         if stages.trains_generator(stage):
             worker.phase("forward")
             texts = rollouts.rollout_inputs(passes) if stage is Stage.ADVERSARIAL else rollouts.warmup_inputs(passes)
             for number, text in enumerate(texts, start=1):
-                with accumulating(wrapped_generator, is_last=number == len(passes)):
-                    worker.phase("forward")
-                    with autocast(worker.device, config.precision):
-                        loss, bonus = wrapped_generator(*text)
-                    worker.phase("backward")
-                    generator_optimizer.backward((loss - bonus) / num_texts)
+                with worker.forward(wrapped_generator, is_last=number == len(passes)):
+                    loss, bonus = wrapped_generator(*text)
+                worker.backward(generator_optimizer, (loss - bonus) / num_texts)
                 if stage is Stage.ADVERSARIAL:
                     rollouts.tally.add(bonus=bonus)
                 else:
                     rollouts.tally.add(loss=loss, tokens=(text[2] > 0).sum())
-            worker.phase("optimizer")
-            generator_optimizer.step(step, stages.generator_learning_rate(step))
+            worker.update(generator_optimizer, step, stages.generator_learning_rate(step))
             if stage is Stage.ADVERSARIAL:
                 rollouts.baseline.update(worker.sum)
         due = worker.advance(plan)

@@ -28,7 +28,7 @@ from nbtools.recipes import MaskedDiffusionConfig
 from nbtools.rundir.atomic import new_folder
 from nbtools.rundir.json_files import read_json, write_json
 from nbtools.training.masked_diffusion.chat_template import always_written, read_as, render_pair
-from nbtools.training.masked_diffusion.sequences import PaddedRows, RaggedPairs, Sequences
+from nbtools.training.masked_diffusion.sequences import RaggedPairs, Sequences
 from nbtools.training.text import disk_buffer, tokenized
 from nbtools.training.text.tokenizers import encode_all, load_tokenizer, separator_of, train_tokenizer
 
@@ -47,7 +47,7 @@ class DiffusionText(tokenized.TokenizedText[Sequences | RaggedPairs]):
     @property
     def has_pairs(self) -> bool:
         """Whether the data are prompts and answers, not text."""
-        return isinstance(self.train, RaggedPairs) or isinstance(self.train.tokens_NT, PaddedRows)
+        return isinstance(self.train, RaggedPairs)
 
     @property
     def eos_id(self) -> int:
@@ -188,7 +188,7 @@ def cached_pairs(
     if not folder.is_dir():
         with disk_buffer.writing(folder), new_folder(folder) as built:
             made.save_pretrained(built / prepared.TOKENIZER)
-            notes = _write_pairs(built, found, made, tokenizer, config, say)
+            notes = _write_pairs(built, found, made, config, say)
             write_json(built / _NOTES, {"notes": [*notes, *filter(None, [pairs.repeated_prompts(found)])]})
             size = f"{plural(len(found), 'pair')} of prompt and answer"
             disk_buffer.save_digest(built, split.DataDigest(digest, size))
@@ -199,12 +199,7 @@ _PARTS = ("train", "eval", "test")
 
 
 def _write_pairs(
-    folder: Path,
-    found: list[Pair],
-    tokenizer: PreTrainedTokenizerBase,
-    level: str,
-    config: MaskedDiffusionConfig,
-    say: Say,
+    folder: Path, found: list[Pair], tokenizer: PreTrainedTokenizerBase, config: MaskedDiffusionConfig, say: Say
 ) -> list[str]:
     """Tokenize each pair once into a flat file, and copy the parts for training, evaluation and test from it.
 
@@ -232,6 +227,7 @@ def _write_pairs(
     def all_tokens() -> Iterator[npt.NDArray[np.int64]]:
         texts = chain.from_iterable(texts_of_pairs())
         total = sum(len(pair.prompt) + len(pair.answer) for pair in found)
+        level = config.model_name or config.tokenizer
         ids = encode_all(disk_buffer.with_progress(texts, say, "tokenizing", total), tokenizer, level, reads)
         for prompt, answer in zip(ids, ids, strict=True):
             starts.append(len(prompt))
@@ -265,11 +261,10 @@ def open_cached(folder: Path, config: MaskedDiffusionConfig) -> DiffusionText:
     if (folder / prepared.TRAIN).is_file():
         return open_sequences(folder, config.sequence_length)
     tokenizer = tokenized.saved_tokenizer(folder)
-    parts: list[Sequences | RaggedPairs] = []
+    padded_to = config.sequence_length if config.pad_to == "sequence_length" else None
+    parts = []
     for name in _PARTS:
         names = (f"{name}.npy", f"{name}_offsets.npy", f"{name}_starts.npy")
         tokens, offsets, starts_N = (disk_buffer.mapped(folder / file) for file in names)
-        ragged = RaggedPairs(tokens, offsets, starts_N, separator_of(tokenizer))
-        is_padded = config.pad_to == "sequence_length"
-        parts.append(Sequences(PaddedRows(ragged, config.sequence_length), starts_N) if is_padded else ragged)
+        parts.append(RaggedPairs(tokens, offsets, starts_N, separator_of(tokenizer), padded_to))
     return DiffusionText(tokenizer, *parts, data=disk_buffer.digest_in(folder))

@@ -98,7 +98,7 @@ def _between(starts_B: Integers, lengths_B: Integers, length: int) -> Booleans:
 class NoisedTraining(Dataset[Any]):
     """Masked training batches, indexed by (epoch, global sample indices)."""
 
-    def __init__(self, sequences: Sequences, noise: Noise) -> None:
+    def __init__(self, sequences: Sequences | RaggedPairs, noise: Noise) -> None:
         self.sequences = sequences
         self.noise = noise
 

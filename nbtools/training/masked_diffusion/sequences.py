@@ -18,7 +18,7 @@ Integers = npt.NDArray[np.int64]
 class Sequences:
     """Token ids in rows of equal length; the first `starts_N` tokens of each are a prompt, which is never masked."""
 
-    tokens_NT: "Tokens | PaddedRows"
+    tokens_NT: Tokens
     starts_N: Integers
 
     def __len__(self) -> int:
@@ -46,13 +46,17 @@ class RaggedPairs:
     starts_N: Integers
     """Number of tokens of each prompt."""
     eos_id: int
+    padded_to: int | None = None
+    """Length of all rows, filled up with end-of-text tokens that count in the loss; None for lengths of their own."""
 
     def __len__(self) -> int:
         return len(self.starts_N)
 
     @functools.cached_property
     def lengths_N(self) -> Integers:
-        """Tokens of each pair, with the end-of-text token."""
+        """Tokens of each pair, with the end-of-text token, or those that fill it up."""
+        if self.padded_to is not None:
+            return np.broadcast_to(np.int64(self.padded_to), len(self))
         return np.diff(self.offsets)
 
     @functools.cached_property
@@ -62,8 +66,9 @@ class RaggedPairs:
 
     def rows(self, samples_B: Integers, length: int | None = None) -> Integers:
         """Return some pairs with end-of-text tokens up to `length`, by default that of the longest. Shape (B, T)."""
-        lengths_B = self.lengths_N[samples_B]
-        rows_BT = np.full((len(samples_B), length or int(lengths_B.max())), self.eos_id, dtype=np.int64)
+        lengths_B = self.offsets[samples_B + 1] - self.offsets[samples_B]
+        length = length or self.padded_to or int(lengths_B.max())
+        rows_BT = np.full((len(samples_B), length), self.eos_id, dtype=np.int64)
         for row_T, first, size in zip(rows_BT, self.offsets[samples_B], lengths_B, strict=True):
             row_T[:size] = self.tokens[first : first + size]
         return rows_BT
@@ -80,23 +85,3 @@ def pack(lengths_B: Integers, width: int) -> tuple[Integers, Integers]:
         rows_B[number], firsts_B[number] = row, filled[row]
         filled[row] += length
     return rows_B, firsts_B
-
-
-@dataclass(frozen=True)
-class PaddedRows:
-    """Pairs as an array of rows of equal length, filled up with end-of-text tokens where they are read."""
-
-    pairs: RaggedPairs
-    length: int
-
-    @property
-    def shape(self) -> tuple[int, int]:
-        """Number and length of the rows."""
-        return len(self.pairs), self.length
-
-    def __len__(self) -> int:
-        return len(self.pairs)
-
-    def __getitem__(self, index: slice | Integers) -> Integers:
-        samples_B = np.arange(*index.indices(len(self))) if isinstance(index, slice) else index
-        return self.pairs.rows(samples_B, self.length)

@@ -19,7 +19,7 @@ from nbtools.errors import DataError
 from nbtools.recipes import MaskedDiffusionConfig
 from nbtools.recipes.masked_diffusion import refuse_remote_code
 from nbtools.rundir import media
-from nbtools.training.engine.optimizer import Optimizer, accumulating, autocast
+from nbtools.training.engine.optimizer import Optimizer, autocast
 from nbtools.training.engine.worker import Worker
 from nbtools.training.masked_diffusion import baselines
 from nbtools.training.masked_diffusion.dataset import DiffusionText, cached_data, open_cached, open_sequences
@@ -28,6 +28,7 @@ from nbtools.training.masked_diffusion.model import Denoiser, build_denoiser
 from nbtools.training.masked_diffusion.sampling import rendered, unmask, unmasking_of
 from nbtools.training.masked_diffusion.sequences import RaggedPairs
 from nbtools.training.outputs.tally import Tally
+from nbtools.training.text.causal_sampling import at_rest
 from nbtools.training.text.tokenizers import load_tokenizer
 
 
@@ -44,7 +45,7 @@ def train(worker: Worker, config: MaskedDiffusionConfig) -> None:
     evaluation = Evaluation(worker, config, text, denoiser)
     share = 0.0 if text.has_pairs else config.random_length_share
     noise = Noise(denoiser.mask_id, text.eos_id, config.seed, share)
-    if isinstance(text.train, RaggedPairs):
+    if isinstance(text.train, RaggedPairs) and text.train.padded_to is None:
         pairs = NoisedPairs(text.train, noise, config.sequence_length, packs=config.pad_to == "packed")
         worker.say(pairs.padding_note(plan.order))
         order = plan.order if pairs.packs else dataclasses.replace(plan.order, lengths=pairs.lengths)
@@ -64,15 +65,11 @@ def train(worker: Worker, config: MaskedDiffusionConfig) -> None:
     for step in worker.steps(plan):
         for micro_step in range(1, config.gradient_accumulation_steps + 1):
             batch = next(batches)  # inputs_BT, positions_K, labels_K, weights_K, lengths_B
-            with accumulating(model, is_last=micro_step == config.gradient_accumulation_steps):
-                worker.phase("forward")
-                with autocast(worker.device, config.precision):
-                    loss_sum = model(*batch)
-                worker.phase("backward")
-                optimizer.backward(loss_sum / num_sequences)
+            with worker.forward(model, is_last=micro_step == config.gradient_accumulation_steps):
+                loss_sum = model(*batch)
+            worker.backward(optimizer, loss_sum / num_sequences)
             tally.add(loss=loss_sum, sequences=config.batch_size)
-        worker.phase("optimizer")
-        optimizer.step(step)
+        worker.update(optimizer, step)
         due = worker.advance(plan)
 
         row: dict[str, float] = {}
@@ -115,14 +112,12 @@ class Evaluation:
             lambda: baselines.losses(text.train, text.evaluation, self.draws, len(text.tokenizer))
         )
 
-    @torch.no_grad()
     def measure(self) -> dict[str, float]:
         """Return the bound on the negative log-likelihood in nats per token, over all ranks, and of the baselines."""
         worker, config, draws, denoiser = self.worker, self.config, self.draws, self.denoiser
         num_levels = len(self.EDGES) - 1
         bound, losses, counts = 0.0, np.zeros(num_levels), np.zeros(num_levels)
-        with worker.aside("evaluation"):
-            denoiser.eval()
+        with worker.aside("evaluation"), at_rest(denoiser):
             for draws_B, tokens_BT, masked_BT, is_own in draws.batches(
                 self.text.evaluation, config.batch_size, rank=worker.rank, world_size=worker.world_size
             ):
@@ -141,7 +136,6 @@ class Evaluation:
                 bound += float((sums_B / counts_B).sum())
                 losses += np.bincount(levels_B, sums_B, minlength=num_levels)
                 counts += np.bincount(levels_B, counts_B, minlength=num_levels)
-            denoiser.train()
             bound, *totals = worker.sum([bound, *losses, *counts])
         by_level = [totals[i] / max(totals[num_levels + i], 1) for i in range(num_levels)]
         row = {"eval/loss": bound / len(draws.rows_D)}
@@ -158,7 +152,7 @@ class Evaluation:
     def show_samples(self) -> None:
         """Sample texts, always from the same random numbers, as media; the first one step by step."""
         if self.config.sample_texts:
-            with self.worker.aside("evaluation"):
+            with self.worker.aside("evaluation"), at_rest(self.denoiser):
                 self._sample()  # on all ranks, as the passes of a sharded model are collectives; rank 0 shows it
 
     def _sample(self) -> None:
@@ -168,7 +162,6 @@ class Evaluation:
         evaluation, length = self.text.evaluation, unmasking.length
         fitting = np.flatnonzero(evaluation.starts_N + length <= config.sequence_length)[: config.sample_texts]
         rows: list[tuple[str, str, str]] = []
-        denoiser.eval()
         for number, sample in enumerate(fitting):
             whole = evaluation.rows(np.array([sample]))[0]
             prompt = whole[: evaluation.starts_N[sample]]
@@ -182,7 +175,6 @@ class Evaluation:
                 worker.show("unmasking", media.frames("Unmasking of one text", [frames[i] for i in picked]))
             true = rendered(tokenizer, torch.from_numpy(whole[len(prompt) :]))
             rows.append((rendered(tokenizer, prompt_BP[0]), frames[-1], true))
-        denoiser.train()
         if not rows:  # every prompt leaves fewer than sample_length tokens
             return
         if self.text.has_pairs:
@@ -194,7 +186,8 @@ class Evaluation:
 def sampled_shape(config: MaskedDiffusionConfig, text: DiffusionText) -> tuple[int, int, int]:
     """Return length, steps and block length of samples; without values from the user, no more than answers need."""
     length, steps, block = config.sampling
-    if isinstance(text.train, RaggedPairs) and config.sample_length is None and config.sample_steps is None:
+    is_given = config.sample_length is not None or config.sample_steps is not None
+    if isinstance(text.train, RaggedPairs) and text.train.padded_to is None and not is_given:
         length = min(length, text.train.longest_answer + 8)
         block = min(block, length)
         length = steps = -(-length // block) * block

@@ -3,7 +3,6 @@
 Shape suffixes: N samples, B batch, T positions, K predicted positions, V vocabulary.
 """
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from nbtools.training.engine.sampler import IGNORED, Randoms, batches_of_rank, randoms, spread
+from nbtools.training.engine.sampler import IGNORED, Randoms, randoms
 from nbtools.training.mlm_pretraining.dataset import MLMText, Rows
 from nbtools.training.text.tokenized import Tokens
 
@@ -93,26 +92,6 @@ class MaskedTraining(Dataset[Any]):
     def __getitem__(self, key: tuple[int, Integers]) -> Batch:
         epoch, samples_B = key
         return self.masking.for_training(self.tokens_NT[samples_B], samples_B, epoch)
-
-
-def evaluation_batches(
-    tokens_NT: Rows,
-    masking: Masking,
-    batch_size: int,
-    *,
-    rank: int = 0,
-    world_size: int = 1,
-    num_samples: int | None = None,
-) -> Iterator[Batch]:
-    """Yield this rank's batches of `num_samples` samples, or of all; every sample belongs to exactly one rank.
-
-    All ranks yield equally often (see `batches_of_rank`): a batch that is not of this rank has all labels `IGNORED`.
-    """
-    samples_N = spread(len(tokens_NT), num_samples or len(tokens_NT))
-    for places_B, is_own in batches_of_rank(len(samples_N), batch_size, rank, world_size):
-        samples_B = samples_N[places_B]
-        inputs_BT, positions_BK, labels_BK = masking.for_evaluation(tokens_NT[samples_B], samples_B)
-        yield inputs_BT, positions_BK, labels_BK if is_own else torch.full_like(labels_BK, IGNORED)
 
 
 def unigram_log_probabilities(tokens_NT: Rows, maskable_ids: Integers, vocab_size: int) -> Tensor:

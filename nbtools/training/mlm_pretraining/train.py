@@ -9,7 +9,6 @@ Shape suffixes: B batch, T positions, K predicted positions, H width, V vocabula
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -17,20 +16,16 @@ from transformers import AutoModelForMaskedLM, ModernBertConfig, ModernBertForMa
 
 from nbtools.recipes import MLMPretrainingConfig
 from nbtools.recipes.built_models import modernbert_settings
-from nbtools.training.engine.optimizer import Optimizer, accumulating, autocast
-from nbtools.training.engine.sampler import IGNORED
+from nbtools.training.engine.optimizer import Optimizer, autocast
+from nbtools.training.engine.sampler import IGNORED, batches_of_rank, spread
 from nbtools.training.engine.worker import Worker
 from nbtools.training.mlm_pretraining.dataset import MLMText, open_tokenized, tokenize
-from nbtools.training.mlm_pretraining.masking import (
-    MaskedTraining,
-    Masking,
-    evaluation_batches,
-    unigram_log_probabilities,
-)
+from nbtools.training.mlm_pretraining.masking import MaskedTraining, Masking, unigram_log_probabilities
 from nbtools.training.outputs.tally import Tally
 from nbtools.training.process.step_clock import training_flops
 from nbtools.training.text import pretrained_models
 from nbtools.training.text.adapter import add_adapter
+from nbtools.training.text.causal_sampling import at_rest
 from nbtools.training.text.chunked_logits import head_of, in_chunks
 
 
@@ -56,15 +51,11 @@ def train(worker: Worker, config: MLMPretrainingConfig) -> None:
     for step in worker.steps(plan):
         for micro_step in range(1, config.gradient_accumulation_steps + 1):
             inputs_BT, positions_BK, labels_BK = next(batches)
-            with accumulating(model, is_last=micro_step == config.gradient_accumulation_steps):
-                worker.phase("forward")
-                with autocast(worker.device, config.precision):
-                    loss_sum = model(inputs_BT, positions_BK, labels_BK)
-                worker.phase("backward")
-                optimizer.backward(loss_sum / num_predicted)
+            with worker.forward(model, is_last=micro_step == config.gradient_accumulation_steps):
+                loss_sum = model(inputs_BT, positions_BK, labels_BK)
+            worker.backward(optimizer, loss_sum / num_predicted)
             tally.add(loss=loss_sum, predictions=(labels_BK != IGNORED).sum())
-        worker.phase("optimizer")
-        optimizer.step(step)
+        worker.update(optimizer, step)
         due = worker.advance(plan)
 
         row: dict[str, float] = {}
@@ -159,25 +150,26 @@ class Evaluation:
         self.config = config
         self.text = text
         self.masking = masking
+        self.samples_N = spread(len(text.evaluation), config.num_evaluated(len(text.evaluation)))
         self.log_p_V = unigram_log_probabilities(text.train, masking.maskable_ids, masking.vocab_size)
 
-    @torch.no_grad()
     def measure(self, masked_lm: MaskedLM) -> dict[str, float]:
         """Return loss and accuracy over all ranks, and the loss of the word frequencies at the same positions."""
         worker, config = self.worker, self.config
-        with worker.aside("evaluation"):
-            masked_lm.eval()
+        with worker.aside("evaluation"), at_rest(masked_lm):
             sums = torch.zeros(4, dtype=torch.float64)  # loss, correct predictions, unigram loss, predictions
-            share: dict[str, Any] = {"rank": worker.rank, "world_size": worker.world_size}
-            share["num_samples"] = config.eval_samples
-            for batch in evaluation_batches(self.text.evaluation, self.masking, config.batch_size, **share):
-                inputs_BT, positions_BK, labels_BK = (part.to(worker.device) for part in batch)
+            batches = batches_of_rank(len(self.samples_N), config.batch_size, worker.rank, worker.world_size)
+            for places_B, is_own in batches:
+                samples_B = self.samples_N[places_B]
+                batch = self.masking.for_evaluation(self.text.evaluation[samples_B], samples_B)
                 with autocast(worker.device, config.precision):
-                    sums[:2] += masked_lm.scores(inputs_BT, positions_BK, labels_BK).cpu()
-                labels_P = labels_BK[labels_BK != IGNORED]
-                sums[2] -= self.log_p_V[labels_P.cpu()].sum()
+                    scores = masked_lm.scores(*(part.to(worker.device) for part in batch)).cpu()
+                if not is_own:
+                    continue
+                labels_P = batch[2][batch[2] != IGNORED]
+                sums[:2] += scores
+                sums[2] -= self.log_p_V[labels_P].sum()
                 sums[3] += len(labels_P)
-            masked_lm.train()
             loss, correct, unigram, count = worker.sum(sums)
         count = max(count, 1)
         return {"eval/loss": loss / count, "eval/accuracy": correct / count, "eval/unigram_loss": unigram / count}

@@ -14,15 +14,15 @@ import tempfile
 import time
 from array import array
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from datetime import UTC, datetime, timedelta
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from datetime import timedelta
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from nbtools.data import hub, split
+from nbtools.data import split
 from nbtools.data.split import DataDigest
 from nbtools.errors import DataError, Say, plural
 from nbtools.rundir.json_files import read_json, write_json
@@ -42,7 +42,6 @@ _MOST_COMMON = "SELECT word FROM counts ORDER BY count DESC, word LIMIT ?"
 _SAY_EVERY_S = 10.0
 _NO_LIMIT = 2**63
 _DIGEST = "data.json"
-_AS_DOWNLOADED = "the dataset is as it was downloaded on"
 
 Selection = npt.NDArray[np.bool_]
 
@@ -90,32 +89,6 @@ class Tokenized(NamedTuple):
     folder: Path
     commits: Mapping[str, str] = {}
     """Commit of each dataset of the hub in the folder, by its name; empty if unknown, or for local files."""
-
-
-def downloaded_once(
-    cache: Path, dataset: str | None, request: Sequence[object], make: Callable[[Say], Path], say: Say
-) -> Tokenized:
-    """Return the folder in `cache` that `make(say)` wrote of a dataset of the hub, now or for the same request before.
-
-    A file in `cache` maps the request to the folder, and holds the notes on it, which are said
-    again, with the day of the download: the request decides, not the content on the hub.
-    """
-    note = cache / f"hub-{content_name(request)}.json"
-    known = read_json(note)
-    if known is not None and (cache / str(known.get("folder"))).is_dir():
-        day = datetime.fromtimestamp(note.stat().st_mtime, UTC).date()
-        for remark in (*map(str, known.get("remarks", ())), f"{_AS_DOWNLOADED} {day}; ,revision= pins a version"):
-            say(f"note: {remark}")
-        return Tokenized(cache / str(known["folder"]), known.get("commits", {}))
-    remarks: list[str] = []
-
-    def record(text: str) -> None:
-        remarks.extend([text.removeprefix("note: ")] if text.startswith("note: ") else [])
-        say(text)
-
-    made = Tokenized(make(record), hub.commits_of(dataset))
-    write_json(note, {"folder": made.folder.name, "request": request, "remarks": remarks, "commits": made.commits})
-    return made
 
 
 class Spool(contextlib.AbstractContextManager["Spool"]):

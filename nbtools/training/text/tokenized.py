@@ -10,6 +10,7 @@ import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
 from itertools import islice
 from pathlib import Path
 from typing import Any, Generic, TypeVar
@@ -23,11 +24,14 @@ from nbtools.data.prepared import PreparedMetadata
 from nbtools.errors import DataError, Say
 from nbtools.recipes import MaskedDiffusionConfig, MLMPretrainingConfig
 from nbtools.rundir.atomic import new_folder
+from nbtools.rundir.json_files import read_json, write_json
 from nbtools.training.text import disk_buffer
 from nbtools.training.text.pretrained_models import first_line
-from nbtools.training.text.tokenizers import encode_parts, separator_of
+from nbtools.training.text.special_tokens import SpecialTokens
+from nbtools.training.text.tokenizers import encode_all, separator_of
 
 _CACHE_FORMAT = 3
+_AS_DOWNLOADED = "the dataset is as it was downloaded on"
 
 Tokens = npt.NDArray[Any]
 Config = MLMPretrainingConfig | MaskedDiffusionConfig
@@ -74,7 +78,7 @@ def spooled(config: Config, folder: Path, root: Path | None, say: Say) -> Iterat
 def write_text(
     folder: Path, tokenizer: PreTrainedTokenizerBase, name: str, documents: disk_buffer.Spool, config: Config, say: Say
 ) -> PreparedMetadata:
-    """Tokenize buffered documents into a new folder, and print what the vocabulary lacks.
+    """Tokenize buffered documents into a new folder, with the separator behind each; return what is in it.
 
     Args:
         name: chars, words, byte_bpe, or the model whose tokenizer it is.
@@ -83,10 +87,14 @@ def write_text(
     with disk_buffer.writing(folder), new_folder(folder) as built:
         tokenizer.save_pretrained(built / prepared.TOKENIZER)
         (built / prepared.VOCABULARY).write_text(json.dumps(tokenizer.get_vocab(), ensure_ascii=True, indent=0))
-        counts, lengths = disk_buffer.Counts(tokenizer.unk_token_id), []
+        counts, lengths, separator = disk_buffer.Counts(tokenizer.unk_token_id), [], separator_of(tokenizer)
         reads = "text" if config.model_name is None else config.special_tokens
-        parts = encode_parts(documents, tokenizer, name, counts, say, reads)
-        for file, pieces in zip((prepared.TRAIN, prepared.VALIDATION, prepared.TEST), parts, strict=True):
+        for part, file in enumerate((prepared.TRAIN, prepared.VALIDATION, prepared.TEST)):
+            texts = documents.part(part, say, "tokenizing")
+            if reads == "tokens":
+                texts = counts.reading(texts, SpecialTokens(tokenizer).count)
+            all_ids = encode_all(texts, tokenizer, name, reads)
+            pieces = counts.of(np.append(ids, separator).astype(np.int64) for ids in all_ids)
             lengths.append(disk_buffer.save_pieces(built / file, pieces, dtype))
         train, evaluation, test = lengths
         sizes = len(tokenizer), train, evaluation, counts.unknown
@@ -139,6 +147,9 @@ def cached_once(
 ) -> disk_buffer.Tokenized:
     """Return the folder that `make(say)` writes; of a dataset of the hub, one that the same request wrote before.
 
+    A file in `cache` maps the request to the folder, and holds the notes on it, which are said again, with the day of
+    the download: the request decides, not the content on the hub.
+
     Args:
         request: fields that the folder depends on.
         load: loads the tokenizer of the model, if one is named: that of a local model may change.
@@ -148,7 +159,22 @@ def cached_once(
     key = [_CACHE_FORMAT, split.RULE, *(getattr(config, name) for name in request)]
     if (given := load()) is not None:
         key.append(disk_buffer.content_name([fingerprint(given), given.chat_template, separator_of(given)]))
-    return disk_buffer.downloaded_once(cache, config.dataset, key, make, say)
+    note = cache / f"hub-{disk_buffer.content_name(key)}.json"
+    known = read_json(note)
+    if known is not None and (cache / str(known.get("folder"))).is_dir():
+        day = datetime.fromtimestamp(note.stat().st_mtime, UTC).date()
+        for remark in (*map(str, known.get("remarks", ())), f"{_AS_DOWNLOADED} {day}; ,revision= pins a version"):
+            say(f"note: {remark}")
+        return disk_buffer.Tokenized(cache / str(known["folder"]), known.get("commits", {}))
+    remarks: list[str] = []
+
+    def record(text: str) -> None:
+        remarks.extend([text.removeprefix("note: ")] if text.startswith("note: ") else [])
+        say(text)
+
+    made = disk_buffer.Tokenized(make(record), hub.commits_of(config.dataset))
+    write_json(note, {"folder": made.folder.name, "request": key, "remarks": remarks, "commits": made.commits})
+    return made
 
 
 def fingerprint(tokenizer: PreTrainedTokenizerBase) -> str:

@@ -21,9 +21,9 @@ from tokenizers.trainers import BpeTrainer
 from transformers import AutoTokenizer, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 from nbtools.data import corpus
-from nbtools.errors import CheckpointError, ConfigError, Say, shown
+from nbtools.errors import CheckpointError, ConfigError, shown
 from nbtools.recipes.built_models import SPECIAL_TOKENS
-from nbtools.training.text.disk_buffer import Counts, Spool, WordCounts
+from nbtools.training.text.disk_buffer import WordCounts
 from nbtools.training.text.pretrained_models import not_loadable
 from nbtools.training.text.special_tokens import SpecialTokens, has_backend
 
@@ -190,27 +190,6 @@ def encode_all(
         with _threads():
             encodings = backend.encode_batch_fast(batch, add_special_tokens=False)
         yield from (encoding.ids for encoding in encodings)
-
-
-def encode_parts(
-    documents: Spool,
-    tokenizer: PreTrainedTokenizerBase,
-    level: str,
-    counts: Counts,
-    say: Say,
-    special_tokens: corpus.SpecialTokens = "text",
-) -> Iterator[Iterator[npt.NDArray[np.int64]]]:
-    """Yield the tokens of the training, evaluation and test documents, the separator behind each document.
-
-    `counts` counts them, and the special tokens in the text that are read as such.
-    """
-    separator = separator_of(tokenizer)
-    for part in range(3):
-        texts = documents.part(part, say, "tokenizing")
-        if special_tokens == "tokens":
-            texts = counts.reading(texts, SpecialTokens(tokenizer).count)
-        all_ids = encode_all(texts, tokenizer, level, special_tokens)
-        yield counts.of(np.append(ids, separator).astype(np.int64) for ids in all_ids)
 
 
 def _batches(texts: Iterable[str]) -> Iterator[list[str]]:

@@ -22,10 +22,11 @@ from nbtools.errors import plural
 from nbtools.recipes.text_classification import TextClassificationConfig, load_samples
 from nbtools.rundir import media
 from nbtools.rundir.media import MediaItem
-from nbtools.training.engine.optimizer import Optimizer, accumulating, autocast
+from nbtools.training.engine.optimizer import Optimizer, autocast
 from nbtools.training.engine.sampler import batches_of_rank, spread
 from nbtools.training.engine.worker import Worker
 from nbtools.training.outputs.tally import Tally
+from nbtools.training.text.causal_sampling import at_rest
 from nbtools.training.text_classification import dataset
 from nbtools.training.text_classification.metrics import ScoreTable, prefix_sets, prefixes, score, table_of
 from nbtools.training.text_classification.model import TextClassifier, build_classifier, check_codes
@@ -75,16 +76,12 @@ def train(worker: Worker, config: TextClassificationConfig) -> None:
     for step in worker.steps(plan):
         for micro_step in range(1, config.gradient_accumulation_steps + 1):
             inputs_BT, labels_BK = next(batches)
-            with accumulating(model, is_last=micro_step == config.gradient_accumulation_steps):
-                worker.phase("forward")
-                with autocast(worker.device, config.precision):
-                    losses = model(inputs_BT, labels_BK)
-                worker.phase("backward")
-                optimizer.backward(classifier.combine_losses(losses) / num_texts)
+            with worker.forward(model, is_last=micro_step == config.gradient_accumulation_steps):
+                losses = model(inputs_BT, labels_BK)
+            worker.backward(optimizer, classifier.combine_losses(losses) / num_texts)
             tally.add(seq2seq_loss=losses[0], flat_loss=losses[1], texts=len(inputs_BT))
             tally.add(characters=(inputs_BT != 0).sum(), positions=inputs_BT.numel())
-        worker.phase("optimizer")
-        optimizer.step(step)
+        worker.update(optimizer, step)
         due = worker.advance(plan)
 
         row: dict[str, float] = {}
@@ -143,7 +140,6 @@ class Evaluation:
         self.is_seen_N = torch.from_numpy(samples.is_seen[rows_N] if samples.is_seen.any() else samples.is_seen[:0])
         self.langs, self.langs_N = parts_of_langs([table.lang(row) for row in rows_N.tolist()])
 
-    @torch.no_grad()
     def measure(self, classifier: TextClassifier) -> dict[str, float]:
         """Return losses and scores over all ranks, and show the most confident mistakes."""
         worker, config, table = self.worker, self.config, self.samples.evaluation
@@ -154,8 +150,7 @@ class Evaluation:
         parts = [_ALL, *cuts, _FLAT, _MAJORITY, _DISTINCT, *(self.langs if len(self.langs) > 1 else ())]
         parts += (_SEEN, _UNSEEN) if len(self.is_seen_N) else ()
         table_of_parts = ScoreTable(parts, worker.device)
-        with worker.aside("evaluation"):
-            classifier.eval()  # type: ignore[no-untyped-call]
+        with worker.aside("evaluation"), at_rest(classifier):
             for (number,), is_own in batches_of_rank(len(self.batches), 1, worker.rank, worker.world_size):
                 members, widest = self.batches[number]
                 rows_B = self.rows_N[members]
@@ -197,7 +192,6 @@ class Evaluation:
                     mistakes.append((float(probability_B[place]), text, true, found))
                 num_mistakes += int(wrong_B.sum())
                 mistakes = sorted(mistakes, reverse=True)[:_NUM_MISTAKES]
-            classifier.train()
             sums = tally.reduce(worker.sum)
             means = table_of_parts.reduce(worker.sum)
             self.table = table_of(means)

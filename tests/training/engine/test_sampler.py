@@ -22,12 +22,7 @@ from nbtools.training.engine.sampler import (
     spread,
 )
 from nbtools.training.mlm_pretraining.dataset import MLMText, open_tokenized, tokenize
-from nbtools.training.mlm_pretraining.masking import (
-    MaskedTraining,
-    Masking,
-    evaluation_batches,
-    unigram_log_probabilities,
-)
+from nbtools.training.mlm_pretraining.masking import MaskedTraining, Masking, unigram_log_probabilities
 from nbtools.training.text import disk_buffer
 from nbtools.training.text.tokenizers import EOS, train_tokenizer, word_tokenizer
 
@@ -279,21 +274,6 @@ def test_all_ranks_have_equally_many_batches_and_each_sample_is_of_one(
     assert sorted(int(sample) for part in own for batch_B in part for sample in batch_B) == list(range(num_samples))
     assert all(batch_B.tolist() == [0] for part in parts for batch_B, is_own in part if not is_own)
     assert all(is_own for _, is_own in parts[0]), "rank 0 shows what it computes"
-
-
-@pytest.mark.parametrize("share", [1, 2])
-def test_every_evaluation_sample_belongs_to_one_rank(text: MLMText, masking: Masking, share: int) -> None:
-    count = len(text.evaluation) // share
-    part = {"num_samples": count} if share > 1 else {}
-    whole = [row for batch in evaluation_batches(text.evaluation, masking, 3, **part) for row in batch[0].tolist()]
-    shares = [
-        row
-        for rank in range(2)
-        for batch in evaluation_batches(text.evaluation, masking, 3, rank=rank, world_size=2, **part)
-        for row in batch[0][(batch[2] != IGNORED).any(1)].tolist()
-    ]
-    assert len(whole) == count
-    assert sorted(shares) == sorted(whole)
 
 
 def test_unigram_probabilities_are_smoothed_counts_of_ordinary_words() -> None:

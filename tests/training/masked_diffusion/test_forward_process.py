@@ -15,7 +15,7 @@ from nbtools.training.engine.sampler import SampleOrder
 from nbtools.training.masked_diffusion import baselines, forward_process
 from nbtools.training.masked_diffusion.llada import LLaDAConfig, LLaDAModelLM
 from nbtools.training.masked_diffusion.model import Denoiser
-from nbtools.training.masked_diffusion.sequences import PaddedRows, RaggedPairs, Sequences
+from nbtools.training.masked_diffusion.sequences import RaggedPairs, Sequences
 
 MASK, PAD = 9, 0
 
@@ -312,12 +312,12 @@ def test_baselines_of_pairs_are_those_of_their_answers_and_one_eos() -> None:
     assert frequencies.unigram_V == pytest.approx(counts_V / counts_V.sum())
 
 
-def test_padded_rows_are_an_array_of_the_pairs_with_eos_behind_them() -> None:
+def test_padded_pairs_have_eos_behind_them() -> None:
     pairs = some_pairs()
-    rows_NT = PaddedRows(pairs, 100)
-    whole_NT = rows_NT[:]
-    assert whole_NT.shape == rows_NT.shape == (200, 100)
-    assert (rows_NT[np.array([5, 3])] == whole_NT[[5, 3]]).all()
+    padded = dataclasses.replace(pairs, padded_to=100)
+    whole_NT = padded.rows(np.arange(200))
+    assert whole_NT.shape == (200, 100) and set(padded.lengths_N) == {100}
+    assert (padded.rows(np.array([5, 3])) == whole_NT[[5, 3]]).all()
     for row_T, length in zip(whole_NT, pairs.lengths_N, strict=True):
         assert (row_T[length - 1 :] == PAD).all()
         assert (row_T[: length - 1] != PAD).all()

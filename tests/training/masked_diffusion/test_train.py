@@ -32,7 +32,7 @@ from nbtools.training.masked_diffusion.dataset import cached_data, cached_pairs,
 from nbtools.training.masked_diffusion.forward_process import EvaluationMasks, Noise, NoisedTraining
 from nbtools.training.masked_diffusion.model import Denoiser, build_denoiser
 from nbtools.training.masked_diffusion.sampling import rendered
-from nbtools.training.masked_diffusion.sequences import Sequences
+from nbtools.training.masked_diffusion.sequences import RaggedPairs, Sequences
 from nbtools.training.text.tokenizers import train_tokenizer
 
 import trainings
@@ -206,7 +206,7 @@ def test_a_run_of_pairs_recorded_before_pad_to_keeps_its_samples_and_losses(
     config = tiny(dataset="pairs.jsonl", pad_to="sequence_length", dropout=0.2)
     folder, _ = cached_pairs(texts.runs / ".cache", [texts.root / "pairs.jsonl"], config)
     text = open_cached(folder, config)
-    assert isinstance(text.train, Sequences)
+    assert isinstance(text.train, RaggedPairs) and text.train.padded_to == config.sequence_length
     digest, noised = hashlib.sha256(), NoisedTraining(text.train, Noise(len(text.tokenizer) - 1, text.eos_id, 3))
     for key in itertools.islice(iter(SampleOrder(len(text.train), 8, seed=3)), 12):
         for part in noised[key]:

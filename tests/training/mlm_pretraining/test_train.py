@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import psutil
 import pytest
 import torch
@@ -27,7 +28,7 @@ from nbtools.rundir.json_files import read_json
 from nbtools.rundir.rundir import RunDir, run_folders
 from nbtools.script.script import write_script
 from nbtools.training.mlm_pretraining.dataset import open_tokenized, tokenize
-from nbtools.training.mlm_pretraining.masking import Masking, evaluation_batches
+from nbtools.training.mlm_pretraining.masking import Masking
 from nbtools.training.mlm_pretraining.train import MaskedLM, build_model
 
 import trainings
@@ -85,14 +86,15 @@ def test_the_checkpoint_is_a_model_that_anybody_can_load_and_measure(
     text = open_tokenized(cached, 16)
     masking = Masking.of(text, 0.15, seed=0)
     loss, right, count = 0.0, 0, 0
-    for inputs_BT, positions_BK, labels_BK in evaluation_batches(text.evaluation, masking, 1000):
-        with torch.no_grad():
-            logits_BTV = model(input_ids=inputs_BT).logits
-        for row in range(len(labels_BK)):
-            logits_KV = logits_BTV[row, positions_BK[row]]
-            loss += float(torch.nn.functional.cross_entropy(logits_KV, labels_BK[row], reduction="sum"))
-            right += int((logits_KV.argmax(1) == labels_BK[row]).sum())
-            count += labels_BK.shape[1]
+    samples_N = np.arange(len(text.evaluation))
+    inputs_BT, positions_BK, labels_BK = masking.for_evaluation(text.evaluation[samples_N], samples_N)
+    with torch.no_grad():
+        logits_BTV = model(input_ids=inputs_BT).logits
+    for row in range(len(labels_BK)):
+        logits_KV = logits_BTV[row, positions_BK[row]]
+        loss += float(torch.nn.functional.cross_entropy(logits_KV, labels_BK[row], reduction="sum"))
+        right += int((logits_KV.argmax(1) == labels_BK[row]).sum())
+        count += labels_BK.shape[1]
     assert last.metrics["eval/loss"] == pytest.approx(loss / count, rel=1e-4)
     assert last.metrics["eval/accuracy"] == pytest.approx(right / count)
 
