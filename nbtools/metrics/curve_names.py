@@ -34,7 +34,7 @@ _ALIASES: Final = {
 _ALWAYS_TRAIN: Final = frozenset({"learning_rate", "epoch", "mfu", "grad_norm", "tokens_per_s"})
 """Quantities of the optimizer's step also in the row of an evaluation."""
 _OF_OPTIMIZER: Final = re.compile(
-    r"(?!(?:.*_)?(?:best|min|lowest)(?:_|$))(?:.*_)?"
+    r"(?!(?:.*_)?(?:best|min|lowest)(?:_|$))(?:[!-~]*_)?"
     r"(?:loss(?:es)?|lr|learning_rate|grad(?:ient)?|throughput|per_s(?:ec|econd)?)(?:_.*)?"
 )
 """Names that are of the optimizer's step if no split is named; every other name then has no split."""

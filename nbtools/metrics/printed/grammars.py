@@ -32,7 +32,9 @@ _LIST: Final = re.compile(r"(?:np\.float\d\d\(|\)?,? ?(?:(?:np\.|numpy\.)?float\
 _IN_NAME: Final = re.compile(r"[A-Za-z_@]\d+\w*(?:/(?=[A-Za-z])|[:='\"@(]|\s[:=]|\s(?=[(\[]?[-+.]?\d)|-\d+\b)")
 """The digits of a name, as in `Acc@1 71.5`."""
 _BAR: Final = re.compile(r"%\|[^|]*\| *\d|\d/\d+ \[[^\]]*(?:it/s|s/it|\?)|\d+/\d+ [\[━╸╺─]{1}|step/s|ms/step")
-_SAMPLES: Final = re.compile(r"Train Epoch: #? ?\d+ \[\d+/\d+ \(\d+%\)\]|loss: \S+ +\[ ?\d+/ ?\d+\]$")
+_SAMPLES: Final = re.compile(r"Train Epoch: #? ?\d+ \[ ?\d+/\d+ \(\d+%\)\]|loss: \S+ +\[ ?\d+/ ?\d+\]$")
+CHANGE: Final = re.compile(r"\s*(?:-+>|=+>|→|to\b)\s*")
+"""Text between an old value and a new one, neither of which is a row: `validation loss decreased (inf --> 0.71)`."""
 _TRAINING: Final = re.compile(r"(?:(?:train\w*|epochs?|steps?|iter\w*|progress|E)\b[\s:|\[]*|\d+\W*)*", re.IGNORECASE)
 _WORD: Final = re.compile(r"[^\W\d_]{2,}")
 _FIRST_WORD: Final = re.compile(r"^\W*([^\W\d_]{3,})\b(?=\W* [^\W\d_])")
@@ -113,7 +115,7 @@ class LineScan:
         self.line = line
         self.values: list[Slot] = []
         self.counters: list[Slot] = []
-        self.split = first_split(line)
+        self.split = split_of(_FIRST_WORD.findall(line), None)
         self.is_bar = _BAR.search(line) is not None
         self.bar_at = line.find("%|") if self.is_bar else -1
         self.before: Slot | None = None
@@ -176,7 +178,7 @@ class LineScan:
         if _SAMPLES.search(line):
             counters = [replace(each, name="samples") if each.rank == UNNAMED else each for each in counters]
         inner = [counter for counter in counters if counter.rank != EPOCH] or counters
-        kinds = "".join(sorted({counter.name[:2] or "n" for counter in inner}))
+        kinds = "".join(sorted({counter.name or "n" for counter in inner}))
         said = " ".join([*head, kinds]).lower()
         return Reading(tuple(values), tuple(counters), "grammar", said, split or None, is_bar)
 
@@ -266,7 +268,7 @@ def _leading(scan: LineScan, number: Number) -> bool:
 
 def _value(scan: LineScan, number: Number) -> bool:
     """A number whose words name a measured value."""
-    if number.slot.start <= scan.bar_at and number.is_whole:
+    if CHANGE.fullmatch(number.follows) or (number.slot.start <= scan.bar_at and number.is_whole):
         return False
     is_cell = number.gap.startswith(" | ") and number.follows[:2] in (" |", "")
     unit = found[0].strip() if (found := _AFTER.match(scan.line, number.slot.end)) else None
@@ -284,11 +286,6 @@ _CONTINUED: Final[tuple[Form, ...]] = (_total, _listed)
 """Forms in which a number belongs to the one before."""
 _NAMED: Final[tuple[Form, ...]] = (*(_mean, _counter, _epoch_of_split), *(_first_of_two, _leading, _value))
 """Forms in which the words before a number say what it is."""
-
-
-def first_split(line: str) -> str | None:
-    """Return the split that the first word of a folded line names."""
-    return split_of(_FIRST_WORD.findall(line), None)
 
 
 def of_pattern(pattern: Pattern, line: str, source: str) -> Reading | None:

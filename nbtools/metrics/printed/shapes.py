@@ -11,7 +11,7 @@ NUMBER: Final = (
 _CLOCK: Final = r"\d{1,3}:\d\d(?::\d\d)?+(?:[.,]\d++)?+(?:Z|[+-]\d\d:?\d\d)?+(?![\w:])"
 _DATE: Final = (
     r"(?:\d{4}[-/.]\d\d[-/.]\d\d|\d\d[-/.]\d\d[-/.]\d\d(?:\d\d)?+|\d\d[-/]\d\d|\d{8}|[IWEFD]?\d{4}"
-    r"|[A-Z][a-z]{2}\s\d\d?)"
+    r"|[A-Z][a-z]{2}\s\d\d?|\d\d?\s[A-Z][a-z]{2}(?:\s\d{4})?+)"
 )
 _WHEN: Final = rf"(?:{_DATE},?[T_ ]{_CLOCK}|{_CLOCK}|\d{{4}}-\d\d-\d\d(?!\d))"
 _LEVEL: Final = r"(?:DEBUG|INFO|WARN(?:ING)?|ERROR|CRITICAL|SUCCESS|debug|info|warning|error)\b"
@@ -29,7 +29,7 @@ _MARK: Final = re.compile(
     | {_LEVEL}:[\w.]{{1,60}}:(?!:)
     | [\[(]?{_LEVEL}[\])]?(?:\s*+\|\s*+[\w.]{{1,60}}\s*+\|(?=\s))?+(?![\w=])
     | [\[(]?{_PLACE}[\])]?(?=[\s\]:|-]|$)
-    | \d{{2,10}}\s{_PLACE}\]                                      # absl: the thread, the file and the line
+    | \d{{2,20}}\s{_PLACE}\]                                      # absl: the thread, the file and the line
     | \[[A-Za-z_][\w.]{{0,60}}\](?=\s?[-:|]?\s?\[?(?:{_LEVEL}|{_WHEN}))
     | [A-Za-z_][\w.]{{0,60}}(?=\s*+[-|:]\s*+{_LEVEL}[\s:|\]-])
     | \[{_PLACE}(?::\w++)?\] | [\w.]{{3,80}}:\d{{1,6}}\s>>(?=\s)

@@ -184,7 +184,8 @@ class StepCounters:
                 loop.last = n
             loop.epoch = self._epoch
         before, line.behind = line.behind, None
-        if line.num_falls == loop.num_falls and (n < line.last or (before is not None and n == line.last)):
+        is_late = line.last < 0 and n + loop.interval < loop.last and not is_new  # the best one again, by another line
+        if is_late or (line.num_falls == loop.num_falls and (n < line.last or (before and n == line.last))):
             line.behind = line.unit, min(loop.base + n, MAX_STEP)
             return line.behind if before is not None and before[1] < line.behind[1] else None
         if n > loop.last:

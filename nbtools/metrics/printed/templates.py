@@ -10,6 +10,7 @@ from typing import Final
 
 from nbtools.errors import ConfigError
 from nbtools.metrics.curve_names import COUNTERS, counter_of
+from nbtools.metrics.printed.grammars import CHANGE
 from nbtools.metrics.printed.pattern import ANY, Pattern
 from nbtools.parsing import syntax_tree
 
@@ -27,8 +28,6 @@ _LABEL: Final = re.compile(
 _WRAPPERS: Final = frozenset(
     {"item", "mean", "sum", "cpu", "detach", "numpy", "float", "round", "int", "str", "avg", "get_last_lr", "len"}
 )
-_CHANGE: Final = re.compile(r"\s*(?:[-=]+>|→|to)\s*")
-"""Text between an old value and a new one, neither of which is a row: `validation loss decreased (inf --> 0.71)`."""
 _NUMERIC: Final = re.compile(r".*[eEfFgGd%n]$")
 Piece = str | tuple[ast.expr, bool]
 """A literal text, or an expression with whether its format is that of a number."""
@@ -200,7 +199,7 @@ def _lines(parts: Sequence[Piece]) -> Iterator[list[Piece]]:
 def _texts(line: Sequence[Piece], function: ast.AST) -> Iterator[str]:
     """Yield the patterns of a line: with each value as a number, then with any text where it need not be one."""
     literal = "".join(part for part in line if isinstance(part, str))
-    is_change = any(isinstance(part, str) and _CHANGE.fullmatch(part) for part in line[1:-1])
+    is_change = any(isinstance(part, str) and CHANGE.fullmatch(part) for part in line[1:-1])
     if len(re.findall(r"[^\W\d_]", literal)) < 2 or len(line) > 120 or is_change:
         return
     for is_strict in (False, True):

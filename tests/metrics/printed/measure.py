@@ -198,7 +198,7 @@ def click(log: Path, expected: dict[str, Any], templates: list[str], before: Rea
     What a kind of line already draws stays in its pattern. The counter of a kind of line is clicked once.
     """
     shapes, patterns, clicks, curves = _lines(log), [], {}, expected["curves"]
-    titles = [f"{curve['splits'][0] or 'train'}/{curve['names'][0]}" for curve in curves]
+    titles = [f"{curve['splits'][0]}/{curve['names'][0]}".strip("/") for curve in curves]
     titles = [title if titles.index(title) == n else f"{title}_{n}" for n, title in enumerate(titles)]
     roles = {shape: _named(lines, curves) for shape, lines in shapes.items()}
     names = {shape: {index: titles[number] for index, number in found.items()} for shape, found in roles.items()}
