@@ -11,7 +11,7 @@ import numpy as np
 
 import nbtools.notebook.plots
 from nbtools.metrics.columns import Series
-from nbtools.notebook.plots.canvas import packed
+from nbtools.notebook.plots.canvas import SCRIPT, packed
 from nbtools.notebook.plots.charts import PALETTE, Chart, Charts, Mark, Trace, chart_of, page_sizes
 from nbtools.notebook.plots.decimation import decimate, number, smooth
 
@@ -93,7 +93,7 @@ class CanvasPage:
         page.on("request", lambda request: self.requests.append(request.url))
         files = {
             ADDRESS: ("text/html", PAGE.replace("BACKGROUND", background)),
-            f"{ADDRESS}canvas.js": ("text/javascript", CANVAS.read_text(encoding="utf-8")),
+            f"{ADDRESS}canvas.js": ("text/javascript", SCRIPT),
             f"{ADDRESS}canvas.css": ("text/css", CANVAS.with_suffix(".css").read_text(encoding="utf-8")),
         }
 

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import pytest
 from playwright.sync_api import Locator
 
 from nbtools.rundir.rundir import RunDir
@@ -60,3 +61,24 @@ def choose_checkpoint(panel: Locator, text: str) -> None:
     choice = panel.get_by_label("Continue from")
     labels = choice.locator("option").all_text_contents()
     choice.select_option(label=next(label for label in labels if text in label.replace("\xa0", " ")))
+
+
+def find_nothing_serious(notebook: Any, name: str, *rules: str) -> None:
+    """Try the rules of axe on the outputs in both themes; `rules` are some that must have had something to look at."""
+    notebook.page.evaluate("document.body.style.minHeight = '100vh'")  # JupyterLab's has no height: axe sees no text
+    for theme in ("Dark", "Light"):
+        notebook.theme(theme)
+        notebook.page.wait_for_timeout(500)  # widgets are drawn again
+        assert serious(notebook.page, ".jp-NotebookPanel:not(.lm-mod-hidden) .jp-Cell-outputArea", *rules) == [], (
+            name,
+            theme,
+        )
+
+
+def serious(page: Any, context: str | None, *rules: str) -> list[tuple[str, list[str]]]:
+    """Return what axe finds in a page, after the names of the rules that had nothing to look at."""
+    axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="the extra `dev` is not installed").Axe()
+    told = axe.run(page, context=context).response
+    missing = {*rules} - {each["id"] for each in told["passes"]}
+    wrong = [(each["id"], [node["html"] for node in each["nodes"]]) for each in told["violations"]]
+    return [*((rule, []) for rule in sorted(missing)), *wrong]

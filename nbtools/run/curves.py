@@ -62,6 +62,8 @@ class Sketch:
     """False if rows in the middle have not been read."""
     unit: Unit = "step"
     """The count in `steps`."""
+    num_runs: int = 1
+    """Number of runs of which this is the mean; the extremes are then those of the runs."""
 
     steps = _field(0)
     """Step of the row in the middle of a column, and so are times and samples."""

@@ -74,7 +74,8 @@ def overlay(
         every = traces(name, axis, round(size[0]))
         chart = charts.Chart(part.key, part.title, (name,), True, is_log, can_log, series=every, badge=badge)
         from_zero = name.rpartition("/")[2].startswith(_FROM_ZERO) or name.endswith("_per_s")
-        chart = charts.chart_of(chart, axis.limits, axis.kind, size, from_zero=from_zero)
+        y: dict[str, Any] = {"from_zero": from_zero, "chosen": options.y.get(part.key)}
+        chart = charts.chart_of(chart, axis.limits, axis.kind, size, **y)
         labels = {comparison.labels[i] for i in members}
         return replace(chart, series=[trace for trace in every if trace.run in labels])
 

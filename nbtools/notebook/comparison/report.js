@@ -23,7 +23,8 @@ function fit(chart, x) {
     ([least, most], y) => [Math.min(least, y), Math.max(most, y)], [Infinity, -Infinity]);
   if (!known.length) return;
   const margin = 0.06 * (high - low) || Math.abs(high) || 1, label = (y) => formatNumber(chart.is_log ? 10 ** y : y);
-  chart.y = [low - margin, high + margin];
+  chart.is_fixed = Boolean(chart.limits);
+  chart.y = chart.is_fixed ? chart.limits.map(scaled) : [low - margin, high + margin];
   chart.y_ticks = ticks(...chart.y, 6, chart.is_log ? 1 : 0, label);
   chart.x_ticks = ticks(from, to, x.unit === "clock" ? 3 : 6, x.unit === "count" ? 1 : 0, (value) => formatX(value, x));
 }
@@ -31,14 +32,16 @@ function fit(chart, x) {
 function answer(message) {
   const { x, charts } = state.spec, named = (key) => charts.filter((chart) => chart.key === key);
   if ("zoom" in message) Object.assign(x, { limits: message.zoom ?? x.full, is_zoomed: message.zoom !== null });
-  for (const chart of named(message.open)) chart.open = message.is_open;
+  for (const chart of (message.open ?? []).flatMap(named)) chart.open = message.is_open;
   for (const chart of named(message.log)) chart.is_log = !chart.is_log;
+  for (const chart of named(message.y)) chart.limits = message.limits;
+  if ("only" in message) state.spec.only = message.only;
   if ("filter" in message) {
     const asked = (state.spec.filter = message.filter).toLowerCase().replaceAll("*", "").split(/[,\s]+/);
     const names = ({ key, title }) => [title, ...columns.get(key).map((s) => s.name)].join(" ").toLowerCase();
     for (const chart of charts) chart.open = asked.some((word) => names(chart).includes(word));
   }
-  if (!["zoom", "open", "log", "filter"].some((name) => name in message)) return;
+  if (!["zoom", "open", "log", "y", "only", "filter"].some((name) => name in message)) return;
   for (const chart of charts) fit(chart, x);
   state.version++;
   for (const action of listeners) action();

@@ -79,14 +79,13 @@ def report_html(*refs: object, details: bool = False, **options: Any) -> str:
     lead += [_parting(name, run, *next(iter(named.items()))) for name, run in [*named.items()][1:]]
     lead = lead if details else [_without_paths(line) for line in lead]
     tables = [tables_html(compared, curves)] * (len(runs) > 1)
-    scripts = Path(canvas.__file__).with_name("canvas.js"), _HERE / "report.js"
     parts = {
         "title": literal(", ".join(dict.fromkeys(run.name for run in runs))),
         "lead": "".join(f"<p>{literal(line)}</p>" for line in lead),
         "footer": f"nbtools {__version__}, {time.strftime('%Y-%m-%d %H:%M')}",
         "css": Path(canvas.__file__).with_name("canvas.css").read_text(encoding="utf-8"),
         "charts": orjson.dumps(kept).decode().replace("<", "\\u003c"),
-        "script": "".join(each.read_text(encoding="utf-8") for each in scripts),
+        "script": canvas.SCRIPT + (_HERE / "report.js").read_text(encoding="utf-8"),
     }
     room = _MOST_BYTES - sum(map(len, parts.values())) - sum(map(len, tables))
     tables += [_part(name, run, room // len(runs), details=details) for name, run in named.items()]

@@ -9,61 +9,9 @@ const MANY = 8; // of more curves only the raised one has a band, and a value in
 const KINDS = ["step", "samples", "time", "relative"];
 const POINTER = ["down", "move", "up", "cancel", "leave"].map((kind) => `pointer${kind}`);
 const EVENTS = [...POINTER, "touchstart", "blur", "dblclick", "keydown"];
-const SCALES = [[1e12, 1e12, "T"], [1e9, 1e9, "G"], [1e6, 1e6, "M"], [1e4, 1e3, "k"], [0, 1, ""]];
-const UNITS = [[86400, Infinity, "d"], [3600, 24, "h"], [60, 60, "min"], [1, 60, "s"]];
-const CLOCK = { month: "short", day: "numeric", hour: "2-digit", minute: "2-digit", second: "2-digit" };
 const HOLD_MS = 400; // a finger that rests so long before a drag moves the crosshair
 const HELP = "drag: zoom · shift-drag: move · 0: all · ← →: crosshair · + −: zoom";
 const TOUCH_HELP = "drag, pinch: zoom · hold, drag: crosshair · double tap: all";
-
-// --- arithmetic ---------------------------------------------------------------------------------
-
-/** Size of a chart in CSS pixels; the kernel computes the same, to send one value per pixel column. */
-export function layout(width, numOpen) {
-  const most = width >= 1200 ? 3 : width >= 700 ? 2 : 1, columns = Math.min(most, Math.max(1, numOpen));
-  const chart = Math.floor(width / columns);
-  return { columns, width: chart, height: Math.min(255, Math.max(180, Math.round(0.55 * chart))) };
-}
-
-/** A number in few characters, as the pictures have it: 0.25, 31.74k, 3e-4. */
-export function formatNumber(value, digits = 4) {
-  const size = Math.abs(value), [, scale, suffix] = SCALES.find(([least]) => size >= least) ?? [];
-  if (!Number.isFinite(value)) return String(value).replace("Infinity", "∞");
-  if (size === 0 || (size >= 1e-3 && size < 1e15)) return `${Number((value / scale).toPrecision(digits))}${suffix}`;
-  return value.toExponential(digits - 1).replace(/\.?0*e\+?/, "e");
-}
-
-/** A position on the x axis in words: a count, seconds since the start, or the clock of a kernel `ahead` of UTC. */
-export function formatX(x, { unit, ahead }) {
-  if (unit === "clock") return new Date(1000 * (x + ahead)).toLocaleString("en-GB", { ...CLOCK, timeZone: "UTC" });
-  if (unit === "count") return Math.round(x).toLocaleString("en");
-  const size = Math.abs(x), sign = x < 0 ? "−" : "";
-  if (size < 59.5) return `${sign}${size < 10 ? Number(size.toFixed(1)) : Math.round(size)} s`;
-  const parts = UNITS.map(([length, modulus, name]) => [Math.floor(Math.round(size) / length) % modulus, name]);
-  const first = parts.findIndex(([count]) => count > 0);
-  return sign + parts.slice(first, first + 3).map(([count, name]) => `${count} ${name}`).join(" ");
-}
-
-/** Index of the value of an ascending array that is nearest to x; -1 of an empty one. */
-export function nearest(xs, x) {
-  let low = 0, high = xs.length - 1;
-  while (high - low > 1) {
-    const middle = (low + high) >> 1;
-    [low, high] = xs[middle] <= x ? [middle, high] : [low, middle];
-  }
-  return high < 0 || x - xs[low] <= xs[high] - x ? Math.min(low, high) : high;
-}
-
-/** The charts of a spec, each series with its columns; `data` may begin anywhere in its buffer, so it is copied. */
-export function unpack(spec, { buffer, byteOffset, byteLength }) {
-  const bytes = buffer.slice(byteOffset, byteOffset + byteLength);
-  const columns = ({ at, n, is_wide: isWide, ...series }) => {
-    const [x, ...values] = at, Values = isWide ? Float64Array : Float32Array;
-    const [low, high, mean, bold] = values.map((place) => new Values(bytes, place, n));
-    return { ...series, n, x: new Float64Array(bytes, x, n), low, high, mean, bold };
-  };
-  return spec.charts.map((chart) => ({ ...chart, series: (chart.series ?? []).map(columns) }));
-}
 
 // --- the page -----------------------------------------------------------------------------------
 
@@ -124,6 +72,8 @@ class Chart {
 
   constructor(owner, key) {
     Object.assign(this, { owner, key, root: make("div", "nbt-chart") });
+    owner.charts.set(key, this);
+    owner.seen.observe(this.root);
     const canvas = (properties) => make("canvas", "", this.root, properties).getContext("2d");
     this.layers = [this.base, this.top] = [canvas(), canvas({ tabIndex: 0, role: "img" })];
     const head = make("div", "nbt-head", this.root);
@@ -132,7 +82,11 @@ class Chart {
     this.log = button(tools, { textContent: "log", onclick: () => owner.send({ log: key }) });
     const csv = { textContent: "csv", title: "Save the values as CSV" };
     button(tools, { ...csv, onclick: () => save(`${this.spec.title}.csv`, this.csv(), "text/csv") });
-    this.fold = button(tools, { textContent: "–", onclick: () => owner.send({ open: key, is_open: false }) });
+    this.limits = make("input", "nbt-limits", tools, { placeholder: "y: auto", title: "Limits of y, as in 0 to 3" });
+    this.limits.onkeydown = (event) => event.stopPropagation();
+    this.limits.onchange = () => owner.send({ y: key, limits: limitsIn(this.limits.value) });
+    this.whole = button(tools, { textContent: "⤢", onclick: () => owner.send({ only: owner.spec.only ? "" : key }) });
+    this.fold = button(tools, { textContent: "–", onclick: () => owner.send({ open: [key], is_open: false }) });
     this.badge = make("div", "nbt-badge", this.root);
     this.legend = make("div", "nbt-legend", head);
     const react = (event) => owner[event.type](this, event);
@@ -147,7 +101,11 @@ class Chart {
     Object.assign(this, { spec, series, densest, hasRuns, isDirty: true });
     Object.assign(this.log, { hidden: !spec.can_log, ariaPressed: String(isLog), title: "Logarithmic axis" });
     setText(Object.assign(this.title, { title }), title);
-    this.fold.title = `Fold ${title}`;
+    Object.assign(this.fold, { title: `Fold ${title}`, hidden: Boolean(this.owner.spec.only) });
+    Object.assign(this.whole, { title: `${title} in full size`, ariaPressed: String(this.fold.hidden) });
+    const limits = spec.is_fixed ? spec.y.map((y) => formatNumber(isLog ? 10 ** y : y)).join(" to ") : "";
+    this.limits.ariaLabel = `Limits of y of ${title}`;
+    if (document.activeElement !== this.limits) this.limits.value = limits;
     setText(Object.assign(this.badge, { hidden: !spec.badge }), spec.badge?.text ?? "");
     this.top.canvas.ariaLabel = `${title}, ${alt}: ${series.map((s) => words(s.text, s.value)).join(", ")}`;
     this.showLegend();
@@ -213,7 +171,10 @@ class Chart {
     ctx.save();
     ctx.clip(this.clip);
     const banded = series.filter((s) => s.is_smoothed && (series.length <= MANY || (run && s.run === run)));
-    for (const s of banded) paint(ctx, this.path(s, s.low, s.high), style(s, 1, 0.38));
+    for (const s of banded) {
+      if (s.is_band) paint(ctx, this.area(s), { fill: owner.colour(s.colour), opacity: 0.2 * opacity(s) });
+      else paint(ctx, this.path(s, s.low, s.high), style(s, 1, 0.38));
+    }
     // A line of one device pixel costs a sixth of a wider one.
     const thin = series.length > MANY ? { hair: 1 / this.scale } : {};
     for (const s of [...series].sort((a, b) => opacity(a) - opacity(b))) {
@@ -250,6 +211,12 @@ class Chart {
       last = isGap ? NaN : second;
     }
     return path;
+  }
+
+  /** The area between the lowest and the highest value of each column. */
+  area({ x, low, high }) {
+    const [toX, toY] = this.scales, edge = (ys) => [...x].map((at, i) => [toX(at), toY(ys[i])]);
+    return polyline(...[...edge(high), ...edge(low).reverse()].filter(([, y]) => Number.isFinite(y)));
   }
 
   /** Points of a sparse curve, and any point between two gaps, where a line draws nothing. */
@@ -314,7 +281,8 @@ class Chart {
       return {
         ...{ series, x: at, y: toY(mean), mean, colour: series.colour, label: series.text },
         value: formatNumber(mean, series.is_exact ? 6 : 4),
-        range: !series.is_exact && low < high ? `[${formatNumber(low)}, ${formatNumber(high)}]` : "",
+        range: (series.is_band || !series.is_exact) && low < high
+          ? `[${formatNumber(low)}, ${formatNumber(high)}]` : "",
         where: Math.abs(at - toX(x)) > 1.5 ? `at ${formatX(series.x[i], axis)}` : "",
       };
     });
@@ -408,6 +376,7 @@ class Canvas {
   spec = { x: { limits: [0, 1], full: [0, 1] }, charts: [] };
   charts = new Map();
   open = []; // the charts in their order
+  sections = new Map(); // by name: heading, and the place for buttons of closed charts
   asked = null; // a zoom that the kernel has not answered yet: {span, patience, time}
   cross = null; // {x, chart, y}: where the crosshair stands; y is null for keys
   drag = null; // {kind, chart, from, to, …}
@@ -431,7 +400,6 @@ class Canvas {
     this.runs = make("div", "nbt-runs", root, { hidden: true });
     this.message = make("div", "nbt-message", root, { hidden: true });
     this.grid = make("div", "nbt-grid", root, { role: "group" });
-    this.folded = make("div", "nbt-folded", root);
     this.live = make("div", "nbt-live", root, { ariaLive: "polite" });
     this.tip = new Tip(root);
     this.watch();
@@ -487,29 +455,25 @@ class Canvas {
     const spec = this.model.get("spec"), { children } = this.grid;
     this.retheme();
     if (!spec?.x) return;
-    const charts = unpack(spec, this.model.get("data")), open = charts.filter((chart) => chart.open);
+    const isWanted = ({ key }) => !spec.only || key === spec.only;
+    const charts = unpack(spec, this.model.get("data")).filter(isWanted), open = charts.filter((chart) => chart.open);
     const runs = new Map(open.flatMap((chart) => chart.series).filter((s) => s.run).map((s) => [s.run, s]));
     if (spec.x.kind !== this.spec.x.kind) this.asked = this.cross = null; // positions on another axis
     Object.assign(this, { spec, isTopDirty: true });
     this.settle();
     for (const [key, chart] of [...this.charts].filter(([name]) => !open.some((each) => each.key === name))) {
       this.charts.delete(key);
-      chart.root.remove();
       if (this.cross?.chart === chart) this.cross = this.drag = null;
     }
-    this.open = open.map((chart, index) => {
-      const drawn = this.charts.get(chart.key) ?? new Chart(this, chart.key);
-      this.charts.set(chart.key, drawn);
-      drawn.update(chart, runs.size > 0, spec.alt);
-      // A chart that stays keeps its element, and with it the focus.
-      if (children[index] !== drawn.root) this.grid.insertBefore(drawn.root, children[index] ?? null);
-      this.seen.observe(drawn.root);
-      return drawn;
-    });
+    this.open = [];
+    const sections = [...Map.groupBy(charts, ({ section }) => section)];
+    const parts = sections.flatMap((section) => this.showSection(...section));
+    for (const each of [...children]) if (!parts.includes(each)) each.remove();
+    // What stays keeps its element, and with it the focus.
+    parts.forEach((part, i) => part === children[i] || this.grid.insertBefore(part, children[i] ?? null));
     setText(Object.assign(this.message, { hidden: !spec.message }), spec.message);
     this.showBar(charts.length > 0);
     this.showRuns(runs);
-    this.showFolded(charts.filter((chart) => !chart.open));
     this.resize();
   }
   showBar(hasCharts) {
@@ -534,10 +498,25 @@ class Canvas {
     const item = ({ run, colour, dash }) => this.raises(legendEntry(this.colour(colour), { text: run, dash }), { run });
     this.runs.replaceChildren(...[...runs.values()].map(item));
   }
-  showFolded(charts) {
-    const { folded } = this, name = ({ title, names }) => words(title, names > 1 && `· ${names} metrics`);
+  /** The elements of a section: its heading, its open charts, and buttons of the others unless all are closed. */
+  showSection(name, charts) {
+    const made = () => [button(null, { className: "nbt-section" }), make("div", "nbt-folded")];
+    const [head, folded] = this.sections.get(name) ?? made(), { only, alt } = this.spec;
+    const open = charts.filter((chart) => chart.open);
+    this.sections.set(name, [head, folded]);
+    const keys = charts.map(({ key }) => key), onclick = () => this.send({ open: keys, is_open: !open.length });
+    Object.assign(head, { hidden: !name || Boolean(only), ariaExpanded: String(open.length > 0), onclick });
+    setText(head, `${name} · ${charts.length} chart${charts.length > 1 ? "s" : ""}`);
+    this.showFolded(folded, name && !open.length ? [] : charts.filter((chart) => !chart.open));
+    const drawn = open.map((chart) => this.charts.get(chart.key) ?? new Chart(this, chart.key));
+    drawn.forEach((each, i) => each.update(open[i], Boolean(open[i].series[0]?.run), alt));
+    this.open.push(...drawn);
+    return [head, ...drawn.map(({ root }) => root), folded];
+  }
+  showFolded(folded, charts) {
+    const name = ({ title, names }) => words(title, names > 1 && `· ${names} metrics`);
     if (!isNew(folded, charts.map((chart) => [chart.key, name(chart)]))) return;
-    const open = ({ key }) => () => this.send({ open: key, is_open: true });
+    const open = ({ key }) => () => this.send({ open: [key], is_open: true });
     const chips = charts.map((chart) => button(null, { textContent: name(chart), onclick: open(chart), dir: "auto" }));
     folded.replaceChildren(...chips);
   }
@@ -546,7 +525,8 @@ class Canvas {
     const width = this.root.clientWidth, scale = window.devicePixelRatio || 1;
     if (!width) return;
     this.retheme(); // outside of a page nothing has a colour
-    const size = layout((this.width = width), this.open.length), wanted = [size.width, size.height, scale];
+    const size = layout((this.width = width), this.open.length, Boolean(this.spec.only));
+    const wanted = [size.width, size.height, scale];
     this.grid.style.gridTemplateColumns = `repeat(${size.columns}, ${size.width}px)`;
     for (const chart of this.open) if (isNew(chart, wanted)) chart.resize(...wanted);
     this.tellReady();

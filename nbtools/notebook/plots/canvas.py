@@ -12,10 +12,13 @@ import traitlets
 
 from nbtools.notebook.plots.charts import NONE_OPEN, PALETTE, Chart, Charts, Trace
 from nbtools.notebook.plots.decimation import Floats
+from nbtools.notebook.plots.metric_names import section_of
 from nbtools.rundir.json_files import finite
 
 _HERE = Path(__file__).parent
-_FIELDS = ["name", "label", "run", "value", "colour", "dash", "width", "dots", "is_smoothed", "is_exact", "per_column"]
+SCRIPT = "".join((_HERE / name).read_text(encoding="utf-8") for name in ("formats.js", "canvas.js"))
+_FIELDS = ["name", "label", "run", "value", "colour", "dash", "width", "dots", "is_smoothed", "is_band"]
+_FIELDS += ["is_exact", "per_column"]
 """Fields of a `Trace` that are sent besides its columns."""
 _UNITS = {"time": "clock", "relative": "seconds"}
 _NUM_STEPS = 1 << 12
@@ -28,7 +31,7 @@ class Canvas(anywidget.AnyWidget):
     """Draws `Charts` in the page; `receive` is called with each message of it, perhaps on another thread."""
 
     # As text: anywidget keeps a widget alive for each path, to reload it when the file changes.
-    _esm = (_HERE / "canvas.js").read_text(encoding="utf-8")
+    _esm = SCRIPT
     _css = (_HERE / "canvas.css").read_text(encoding="utf-8")
     spec = traitlets.Dict({}).tag(sync=True)
     data = traitlets.Bytes(b"").tag(sync=True)
@@ -40,13 +43,13 @@ class Canvas(anywidget.AnyWidget):
         super().__init__()
         self.on_msg(lambda _, content, buffers: receive(content) if isinstance(content, dict) else None)
 
-    def show(self, charts: Charts, *, alt: str, filter: str = "") -> None:
-        """Send charts to the page, in one message."""
+    def show(self, charts: Charts, *, alt: str, filter: str = "", only: str = "") -> None:
+        """Send charts to the page, in one message; `only` is the key of the one that is shown in full size."""
         spec, data = packed(charts)
         if not (charts.shown or charts.message):
             spec["message"] = NONE_OPEN + (f": the filter is {filter}" if filter else "")
         with self.hold_sync():
-            self.spec = {**spec, "alt": alt, "filter": filter}
+            self.spec = {**spec, "alt": alt, "filter": filter, "only": only}
             self.data = data
             self.version += 1
 
@@ -103,9 +106,12 @@ def _is_wide(values: Floats) -> bool:
 
 def _chart(chart: Chart, columns: PackedColumns) -> dict[str, Any]:
     described = {"key": chart.key, "title": chart.title, "open": chart.is_open, "names": len(chart.names)}
+    described["section"] = section_of(chart.names[0]) if chart.names else ""
     if not chart.is_open:
         return described
-    described |= {name: getattr(chart, name) for name in ("is_log", "can_log", "y", "x_ticks", "y_ticks", "veil")}
+    described |= {
+        name: getattr(chart, name) for name in ("is_log", "can_log", "is_fixed", "y", "x_ticks", "y_ticks", "veil")
+    }
     return {
         **described,
         "series": [columns.add(trace) for trace in chart.series],

@@ -104,8 +104,10 @@ class ChartView(LiveView):
             self._render()
         # An empty canvas has no height, and the page reports it as not visible.
         elif not choices.is_hidden or self._canvas.version == 0:
-            charts = self._made(lambda num_open: page_sizes(num_open, choices.width or WIDTH))
-            self._canvas.show(charts, alt=self._alt, filter=choices.filter)
+            charts = self._made(
+                lambda num_open: page_sizes(num_open, choices.width or WIDTH, is_whole=bool(choices.only))
+            )
+            self._canvas.show(charts, alt=self._alt, filter=choices.filter, only=choices.only)
 
     def _render(self) -> None:
         """Draw the picture; a page keeps none without a curve."""

@@ -28,6 +28,7 @@ _FULLY_SMOOTHED = 50
 """Points from which a line is smoothed as asked: of few points, a smoothed line would hide where they are."""
 _COLUMNS_FROM = 700, 1200  # pixels of two and of three columns
 _NUM_OPEN = 4
+_NO_LEVELS = np.array([], float)
 NONE_OPEN: Final = "No chart is open"
 INK: Final = "#757b86"
 """Texts and marks of a picture: 4.2:1 on white and on GitHub's dark page; no colour has more than 4.35:1 on both."""
@@ -64,6 +65,8 @@ class Trace(Curve):
     dots: bool = False
     is_smoothed: bool = False
     """A thin line goes through all extremes, and a bold one over it; else one line goes through the extremes."""
+    is_band: bool = False
+    """The area between the extremes is filled in place of the thin line."""
     run: str = ""
     opacity: float = 1.0
     is_limit: bool = False
@@ -101,6 +104,8 @@ class Chart:
     is_open: bool = False
     is_log: bool = False
     can_log: bool = False
+    is_fixed: bool = False
+    """Whether the limits of y were chosen."""
     y: Limits = (0.0, 1.0)
     """Limits of y. On a logarithmic axis, limits and ticks are exponents of 10; the values of curves are not."""
     x_ticks: Ticks = ()
@@ -141,11 +146,11 @@ class Charts:
         return [chart for chart in self.charts if chart.is_open]
 
 
-def page_sizes(num_open: int, width: float) -> list[Size]:
-    """Return the sizes of the plot areas on a page; canvas.js has the same rule."""
+def page_sizes(num_open: int, width: float, *, is_whole: bool = False) -> list[Size]:
+    """Return the sizes of the plot areas on a page, or of the only one; formats.js has the same rule."""
     columns = min(1 + sum(width >= least for least in _COLUMNS_FROM), max(1, num_open))
     chart = int(width / columns)
-    height = min(255, max(180, round(0.55 * chart)))
+    height = min(480 if is_whole else 255, max(180, round(0.55 * chart)))
     return [(chart - MARGIN["left"] - MARGIN["right"], height - MARGIN["top"] - MARGIN["bottom"])] * num_open
 
 
@@ -241,24 +246,29 @@ def _chart(view: View, part: ChartPart, axis: Axis, size: Size) -> Chart:
     shown |= _resumes(view, axis, is_labelled=key == "loss")
     chart = Chart(key, title, names, is_log=is_log, can_log=can_log, **shown)
     from_zero = group in ("return", "learning_rate", "throughput", "grad_norm")
-    return chart_of(chart, axis.limits, axis.kind, size, from_zero=from_zero)
+    return chart_of(chart, axis.limits, axis.kind, size, from_zero=from_zero, chosen=view.y.get(key))
 
 
-def chart_of(chart: Chart, limits: Limits, kind: X, size: Size, *, from_zero: bool = False) -> Chart:
-    """Return an open chart with the limits of its y axis and the ticks of both axes.
+def chart_of(
+    chart: Chart, limits: Limits, kind: X, size: Size, *, from_zero: bool = False, chosen: Limits | None = None
+) -> Chart:
+    """Return an open chart with the limits of its y axis, which may be `chosen`, and the ticks of both axes.
 
     With `from_zero`, the y axis of values that are not negative begins at 0, unless it is logarithmic.
     """
     values = [values for trace in chart.series if not trace.is_limit for values in (trace.low, trace.high)]
     values.append(np.array([mark.y for mark in chart.marks if mark.y is not None], float))
     levels = np.array([trace.low[0] for trace in chart.series if trace.is_limit], float)
-    low, high = _y_limits(np.concatenate(values), levels, chart.is_log, from_zero)
+    low, high = limits_of(np.concatenate(values), levels, is_log=chart.is_log, from_zero=from_zero)
+    if is_fixed := chosen is not None and (chosen[0] > 0 or not chart.is_log):
+        low, high = log10(np.array(chosen)).tolist() if chart.is_log else chosen
     num_x, num_y = max(4, int(size[0] / 75)), max(4, int(size[1] / 30))
     y_ticks = (decimation.log_ticks if chart.is_log else decimation.ticks)(low, high, num_y)
-    return replace(chart, is_open=True, y=(low, high), x_ticks=x_ticks(kind, *limits, num_x), y_ticks=y_ticks)
+    chart = replace(chart, is_open=True, is_fixed=is_fixed)
+    return replace(chart, y=(low, high), x_ticks=x_ticks(kind, *limits, num_x), y_ticks=y_ticks)
 
 
-def _y_limits(shown: Floats, levels: Floats, is_log: bool, from_zero: bool) -> Limits:
+def limits_of(shown: Floats, levels: Floats = _NO_LEVELS, *, is_log: bool, from_zero: bool = False) -> Limits:
     """Return limits that contain what is shown, and those levels with which it keeps half of the height."""
     if is_log:
         shown, levels = log10(shown), log10(levels)
@@ -308,7 +318,9 @@ def trace_of(
             bold = np.interp(curve.x, whole.x[there], bold[there]) if there.any() else curve.mean
             bold = np.where(np.isnan(curve.mean), np.nan, bold)
     dots = (is_dotted and len(curve.x) <= 80) or decimation.is_lone(curve.x, bold)
-    return Trace(**vars(curve), **looks, value=_last(series), bold=bold, dots=dots, is_smoothed=smoothing > 0)
+    is_band = isinstance(series, Sketch) and series.num_runs > 1
+    looks |= {"value": _last(series), "is_band": is_band, "is_smoothed": smoothing > 0 or is_band}
+    return Trace(**vars(curve), **looks, bold=bold, dots=dots)
 
 
 def _last(series: Series | Sketch) -> str:

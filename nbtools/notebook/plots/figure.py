@@ -208,8 +208,11 @@ class RunFigure:
         """Draw a curve, over a thin line through all extremes if it is smoothed; returns the line."""
         (x, y), colour = trace.path(), PALETTE.get(trace.colour, INK)
         scaled: Any = log10 if chart.is_log else np.asarray
+        if trace.is_band:
+            ends = scaled(trace.low), scaled(trace.high)
+            axes.fill_between(trace.x, *ends, color=colour, alpha=0.2, linewidth=0, label=f"band {trace.name}")
         if trace.is_smoothed:
-            if len(self._runs) <= _MOST_RAW:
+            if not trace.is_band and len(self._runs) <= _MOST_RAW:
                 raw = {"label": f"raw {trace.name}", "alpha": 0.38, "zorder": 2}
                 _draw_curve(axes, chart.veil, x, scaled(y), colour, **raw)
             x, y = trace.x, trace.bold

@@ -88,6 +88,12 @@ def _split(name: str) -> tuple[str, str]:
     return "", name
 
 
+def section_of(name: str) -> str:
+    """Return the part of a metric's name before a slash, if it is no split; empty without one."""
+    section, slash, _ = _split(name)[1].partition("/")
+    return section if slash else ""
+
+
 def _group(name: str) -> str:
     rest = _split(name)[1].lower()
     if found := _BASELINE.fullmatch(rest):

@@ -48,8 +48,15 @@ class Options:
     switched: frozenset[str] = frozenset()
     """Keys of charts whose y axis is linear if `log`, else logarithmic."""
 
+    only: str = ""
+    """Key of the chart that is shown alone; empty for none."""
+    y: Mapping[str, Limits] = field(default_factory=dict)
+    """Limits of the y axis of charts, by key."""
+
     def opens(self, key: str, texts: Iterable[str], is_default: bool) -> bool:
         """Whether a chart is open; `texts` are its metrics and what else a pattern may match."""
+        if self.only:
+            return key == self.only
         matched = any(matches(text, self.metrics) for text in texts) if self.metrics else is_default
         return self.opened.get(key, matched)
 
@@ -121,6 +128,8 @@ class Choices:
     filter: str = ""
     opened: dict[str, bool] = field(default_factory=dict)
     switched: frozenset[str] = frozenset()
+    only: str = ""
+    y: dict[str, Limits] = field(default_factory=dict)
     width: float = 0.0
     """Width of the page in CSS pixels; 0 if unknown."""
     hidden: dict[str, bool] = field(default_factory=dict)
@@ -138,7 +147,7 @@ class Choices:
         """Return fields of `Options`; `metrics` are the patterns without a filter."""
         patterns = self.filter.replace(",", " ").split() or metrics
         options = {"x": self.x, "span": self.span, "metrics": tuple(patterns), "switched": self.switched}
-        return {**options, "opened": dict(self.opened)}
+        return {**options, "only": self.only, "y": dict(self.y), "opened": dict(self.opened)}
 
     def take(self, message: Mapping[str, Any]) -> None:
         """Apply a message of the page; invalid content is ignored."""
@@ -148,20 +157,29 @@ class Choices:
         if "width" in message and (width := finite(message["width"])) is not None and 0 < width < 10_000:
             self.width = width
         if "zoom" in message:
-            zoom = message["zoom"]
-            left, right = map(finite, zoom) if isinstance(zoom, list) and len(zoom) == 2 else (None, None)
-            self.span = (left, right) if left is not None and right is not None and left < right else None
+            self.span = _limits(message["zoom"])
         self.mark = whole(message.get("mark"))
         if (x := message.get("x")) in KINDS and x != self.x:
             self.x, self.span = x, None
         if isinstance(text := message.get("filter"), str):
-            self.filter, self.opened = text[:_MAX_FILTER], {}
-        if isinstance(key := message.get("open"), str):
-            self.opened[key] = message.get("is_open") is True
+            self.filter, self.opened, self.only = text[:_MAX_FILTER], {}, ""
+        if isinstance(keys := message.get("open"), list):
+            self.opened |= {key: message.get("is_open") is True for key in keys if isinstance(key, str)}
+        if isinstance(key := message.get("only"), str):
+            self.only = key
+        if isinstance(key := message.get("y"), str):
+            self.y = {name: known for name, known in self.y.items() if name != key}
+            self.y |= {key: limits} if (limits := _limits(message.get("limits"))) else {}
         if isinstance(key := message.get("log"), str):
             self.switched ^= {key}
         if isinstance(visible := message.get("visible"), bool):
             self.hidden[str(message.get("view"))] = not visible
+
+
+def _limits(sent: object) -> Limits | None:
+    """Return two ascending numbers that a page sent; None for anything else."""
+    low, high = map(finite, sent) if isinstance(sent, list) and len(sent) == 2 else (None, None)
+    return (low, high) if low is not None and high is not None and low < high else None
 
 
 class Axis:

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from pages import serious
 from PIL import Image
 from run_folder import RunFolder
 from waiting import eventually
@@ -96,7 +97,18 @@ def test_paths_hosts_and_markup_stay_out(make: Make) -> None:
 def test_the_page_zooms_to_what_is_there_and_saves_csv(make: Make, opened: Callable[[str], Any]) -> None:
     run = make("a")
     page = opened(report_html(run))
+    for scheme in ("dark", "light"):
+        page.emulate_media(color_scheme=scheme)
+        assert serious(page, None, "color-contrast", "label") == [], scheme
     assert page.locator(".nbt-chart").count() == 4
+    limits = page.get_by_label("Limits of y of Loss")
+    limits.fill("-1 to 2.5")
+    limits.press("Enter")
+    page.get_by_title("Loss in full size").click()
+    assert page.locator(".nbt-chart").count() == 1 and limits.input_value() == "-1 to 2.5"
+    limits.fill("")
+    page.get_by_title("Loss in full size").click()
+    assert limits.input_value() == ""
     chart = page.locator(".nbt-chart", has_text="Loss")
     box = chart.locator("canvas").last.bounding_box()
     for x, action in ((58, page.mouse.down), (70, page.mouse.up)):

@@ -1104,7 +1104,7 @@ def test_metrics_name_the_charts_that_are_open(folder: RunFolder, show: Show) ->
     assert opened() == ["gate/depth"]
     tell(panel, filter="grad*")
     assert opened() == ["grad_norm"]
-    tell(panel, open="loss", is_open=True)
+    tell(panel, open=["loss"], is_open=True)
     assert opened() == ["loss", "grad_norm"]
 
 

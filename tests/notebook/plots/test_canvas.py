@@ -108,7 +108,8 @@ def test_a_closed_chart_sends_its_name_alone() -> None:
     assert len(data) == len(packed(charts(View(few)))[1])
     closed = [chart for chart in spec["charts"] if not chart["open"]]
     assert len(closed) == 37
-    assert all(chart.keys() == {"key", "title", "open", "names"} for chart in closed)
+    assert all(chart.keys() == {"key", "title", "open", "names", "section"} for chart in closed)
+    assert {chart["section"] for chart in closed} == {"extra"}
 
 
 @pytest.mark.parametrize("smoothing", [0.6, 0.0])
@@ -193,8 +194,13 @@ def test_messages_choose_the_axis_the_span_and_the_open_charts() -> None:
     for message in (
         {"ready": True, "width": 640},
         {"zoom": [200, 600.5]},
-        {"open": "kl", "is_open": True},
-        {"open": "loss", "is_open": False},
+        {"open": ["kl"], "is_open": True},
+        {"open": ["loss", 3], "is_open": False},
+        {"y": "kl", "limits": [0, 1]},
+        {"y": "kl", "limits": None},
+        {"y": "loss", "limits": [-1, 2.5]},
+        {"y": "loss2", "limits": [2, 1]},
+        {"only": "loss"},
         {"log": "loss"},
         {"log": "kl"},
         {"log": "kl"},
@@ -202,6 +208,7 @@ def test_messages_choose_the_axis_the_span_and_the_open_charts() -> None:
         choices.take(message)
     assert (choices.is_ready, choices.width) == (True, 640)
     options = choices.options()
+    assert options["y"] == {"loss": (-1, 2.5)} and options["only"] == "loss"
     assert options["span"] == (200, 600.5) and options["opened"] == {"kl": True, "loss": False}
     assert options["switched"] == {"loss"}
     choices.take({"x": "relative"})

@@ -110,14 +110,14 @@ def has_colour(image: Any, colour: str) -> Any:
 # --- the file -------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("path", [CANVAS, PAGE], ids=lambda path: path.name)
+@pytest.mark.parametrize("path", [CANVAS, CANVAS.with_name("formats.js"), PAGE], ids=lambda path: path.name)
 def test_a_module_is_short_and_names_nothing_that_could_run_or_fetch(path: Path, tmp_path: Path) -> None:
     lines = path.read_text(encoding="utf-8").splitlines()
     assert len(lines) <= MOST_LINES
     assert [f"{number}: {len(line)}" for number, line in enumerate(lines, 1) if len(line) > 120] == []
     assert [f"{n}: {word}" for n, line in enumerate(lines, 1) for word in FORBIDDEN if word in line] == []
     assert not re.search(r"\bvar\b|==[^=]", re.sub(r"[=!]==|=>|[<>]=", "", "\n".join(lines)))
-    styles = path.with_suffix(".css").read_text(encoding="utf-8")
+    styles = "".join(each.read_text(encoding="utf-8") for each in path.parent.glob("*.css"))
     assert "@import" not in styles and "url(" not in styles.replace('url("data:', "")
     if (node := shutil.which("node")) is not None:
         (module := tmp_path / "checked.mjs").write_text("\n".join(lines))
@@ -549,12 +549,44 @@ def test_groups_open_and_fold_and_the_filter_is_sent_once(show: Open) -> None:
     folded.first.click()
     canvas.page.get_by_title("Fold Scores").click()
     asked = [message for message in canvas.page.evaluate("sent") if "open" in message]
-    assert asked == [{"open": "grad_norm", "is_open": True}, {"open": "Scores", "is_open": False}]
+    assert asked == [{"open": ["grad_norm"], "is_open": True}, {"open": ["Scores"], "is_open": False}]
     canvas.page.locator(".nbt-filter").press_sequentially("grad*", delay=5)
     canvas.page.wait_for_function("sent.some(message => message.filter)")
     assert canvas.sent("filter") == ["grad*"]
     canvas.page.locator(".nbt-kinds button", has_text="samples").click()
     assert canvas.sent("x") == ["samples"]
+
+
+def test_sections_fold_limits_are_typed_and_a_chart_is_shown_in_full_size(show: Open) -> None:
+    canvas, spec = show(run_of(1000)), run_of(1000)
+    for name, is_open in (("rewards/margin", True), ("rewards/chosen", False), ("layers/0", False)):
+        spec.chart(name, spec.series(name, np.arange(100), np.arange(100)))
+        spec.charts[-1] = replace(spec.charts[-1], is_open=is_open)
+    canvas.push(spec)
+    rewards, layers = (
+        canvas.page.get_by_role("button", name=name) for name in ("rewards · 2 charts", "layers · 1 chart")
+    )
+    assert [head.get_attribute("aria-expanded") for head in (rewards, layers)] == ["true", "false"]
+    tops = [box["y"] for box in (part.bounding_box() for part in (upper(canvas, 3), rewards, upper(canvas, 4), layers))]
+    assert tops == sorted(tops) and rewards.bounding_box()["width"] > 800
+    assert canvas.page.locator(".nbt-folded button", has_text="rewards/chosen").is_visible()
+    assert not canvas.page.locator(".nbt-folded button", has_text="layers/0").count(), "of a folded section"
+    rewards.press("Enter")
+    layers.click()
+    keys = ["rewards/margin", "rewards/chosen"]
+    assert canvas.sent("open")[-2:] == [keys, ["layers/0"]] and canvas.sent("is_open")[-2:] == [False, True]
+    field = canvas.page.get_by_label("Limits of y of rewards/margin")
+    for text in ("-1e-3 to 2.5", "7 7", ""):
+        field.fill(text)
+        field.press("Enter")
+    assert [canvas.sent("limits"), canvas.sent("y")] == [[[-0.001, 2.5], None, None], ["rewards/margin"] * 3]
+    canvas.page.get_by_title("rewards/margin in full size").click()
+    assert canvas.sent("only") == ["rewards/margin"]
+    canvas.push(spec, only="rewards/margin")
+    assert upper(canvas).bounding_box()["width"] == 900 and upper(canvas).bounding_box()["height"] == 480
+    assert canvas.page.locator(".nbt-title").all_inner_texts() == ["rewards/margin"] and not rewards.is_visible()
+    canvas.page.get_by_title("rewards/margin in full size").click()
+    assert canvas.sent("only")[-1] == ""
 
 
 def test_many_closed_charts_take_three_lines_and_are_scrolled(show: Open) -> None:
