@@ -69,10 +69,8 @@ def find_nothing_serious(notebook: Any, name: str, *rules: str) -> None:
     for theme in ("Dark", "Light"):
         notebook.theme(theme)
         notebook.page.wait_for_timeout(500)  # widgets are drawn again
-        assert serious(notebook.page, ".jp-NotebookPanel:not(.lm-mod-hidden) .jp-Cell-outputArea", *rules) == [], (
-            name,
-            theme,
-        )
+        found = serious(notebook.page, ".jp-NotebookPanel:not(.lm-mod-hidden) .jp-Cell-outputArea", *rules)
+        assert not found, (name, theme, found)
 
 
 def serious(page: Any, context: str | None, *rules: str) -> list[tuple[str, list[str]]]:

@@ -3,30 +3,15 @@
 from typing import Any
 
 import pytest
-from pages import see
-
-axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="the extra `dev` is not installed").Axe()
+from pages import find_nothing_serious, see
 
 pytestmark = [pytest.mark.slow, pytest.mark.browser]
-SHOWN = ".jp-NotebookPanel:not(.lm-mod-hidden) .jp-Cell-outputArea"
 PROGRAM = """
 for step in range(0, 60, 5):
     print(f"step {step} loss {3 / (1 + step):.4f}")
     print(f"step {step} of the wheel: {step / 7:.4f}")
 """
 LAUNCH = "nt.launch(nt.Program(script='seen.py'), torchrun=False, gpus=())"
-
-
-def find_nothing_serious(notebook: Any, name: str, *rules: str) -> None:
-    """Try the rules of axe on the outputs in both themes; `rules` are some that must have had something to look at."""
-    notebook.page.evaluate("document.body.style.minHeight = '100vh'")  # JupyterLab's has no height: axe sees no text
-    for theme in ("Dark", "Light"):
-        notebook.theme(theme)
-        notebook.page.wait_for_timeout(500)  # widgets are drawn again
-        told = axe.run(notebook.page, context=SHOWN).response
-        wrong = [(each["id"], [node["html"] for node in each["nodes"]]) for each in told["violations"]]
-        assert not wrong, (name, theme, wrong)
-        assert {*rules} <= {each["id"] for each in told["passes"]}, (name, theme)
 
 
 def test_axe_finds_nothing_serious_in_a_form(notebook: Any) -> None:

@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 from fixture_types import MonkeyPatch
+from pages import find_nothing_serious
 
 from nbtools.project import Project
 from nbtools.recipes import RECIPES
@@ -54,6 +55,7 @@ def test_a_model_answers_in_the_page_and_without_a_kernel(lab: Any, notebook: An
     form.get_by_text("Unmasking, step by step").wait_for()
     form.get_by_role("button", name="Run", disabled=False).wait_for()
     notebook.shoot("playground", form)
+    find_nothing_serious(notebook, "playground", "label", "aria-input-field-name", "color-contrast")
     assert notebook.mistakes == []
 
     notebook.restart_kernel()

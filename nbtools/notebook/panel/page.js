@@ -73,11 +73,16 @@ function liken(old, now) {
   });
 }
 
-/** Name the handle of each slider by its label, as ipywidgets does not. */
+const PLAY = { play: "Play or pause", stop: "To the first frame", retweet: "Repeat" };
+
+/** Name the handle of each slider by its label, and the buttons that play frames, as ipywidgets does not. */
 function nameSliders(root, stopping) {
   const all = () => {
     for (const slider of root.querySelectorAll(".widget-hslider"))
       slider.querySelector(".noUi-handle")?.setAttribute("aria-label", slider.querySelector("label").textContent);
+    for (const [icon, ariaLabel] of Object.entries(PLAY))
+      for (const sign of root.querySelectorAll(`button > .fa-${icon}:only-child`))
+        if (!sign.parentElement.textContent.trim()) Object.assign(sign.parentElement, { ariaLabel });
   };
   const added = new MutationObserver(all);
   added.observe(root, { childList: true, subtree: true });

@@ -11,9 +11,11 @@ import ipywidgets as widgets
 from nbtools.errors import ConfigError, LaunchError, NbtoolsError
 from nbtools.launcher.resume import config_of, named_checkpoint
 from nbtools.notebook.background import guarded_by
+from nbtools.notebook.html_parts import LIVE
 from nbtools.notebook.live_view import LiveView
 from nbtools.notebook.panel.checkpoint_list import LATEST, checkpoint_label
 from nbtools.notebook.panel.media_view import FramesPart
+from nbtools.notebook.panel.page import Page
 from nbtools.notebook.playground.answers import answers_html, frames_of
 from nbtools.notebook.rows.field_rows import INPUT_SHAPE, STYLE, FieldRow, FormRow, form_outputs, read_values
 from nbtools.notebook.rows.sections import Section, Sections
@@ -131,7 +133,7 @@ class Playground(LiveView):
         guarded = guarded_by(lambda text: self._tell(text, is_wrong=True))
         kind = type(self._defaults)
         tip, shape = kind.input_help, {"width": "auto"}
-        self._input = widgets.Textarea(rows=3, placeholder=kind.example, tooltip=tip, layout=shape)
+        self._input = widgets.Textarea(rows=3, description="input", placeholder=kind.example, tooltip=tip, layout=shape)
         fields = [field for name, field in fields_of(kind).items() if name != "num_frames"]
         self._settings = Sections([[Section("Settings", [FieldRow(field, guarded(self._check)) for field in fields])]])
         self._mark({})
@@ -145,8 +147,9 @@ class Playground(LiveView):
         buttons.layout.margin = "12px 0 4px"
         model = self._model.row, self._model.consent
         asked = [widgets.HTML(heading), self._input, row(hint), *model, self._settings.columns]
-        self.widget = widgets.VBox([*asked, buttons, self._status, self._answers, self._frames.widget])
-        self.widget.add_class("nbtools-form")
+        page = Page(layout={"display": "none"})  # names the slider
+        self.widget = widgets.VBox([*asked, buttons, self._status, self._answers, self._frames.widget, page])
+        self.widget.add_class("nbtools-form").add_class(LIVE)
         answers_beside_cells(self.widget)
         self._stop.layout.display = "none"
         self._frames.widget.layout.display = "none"
