@@ -48,6 +48,17 @@ def note(text: str, *, is_warning: bool = False) -> str:
     return f"<div role='{role}' style='{FONT}{colour}white-space:pre-wrap;overflow-wrap:anywhere'>{literal(text)}</div>"
 
 
+def act_button(act: str, key: str, html: str, label: str, more: str = "") -> str:
+    """Return a button of a `Page`, which sends `act` and `key` when it is pressed; `more` are further attributes."""
+    told = f"data-act='{act}' data-key='{literal(key)}' title='{literal(label)}' aria-label='{literal(label)}'"
+    return f"<button type='button' {told} {more}>{html}</button>"
+
+
+def eye(act: str, key: str, label: str, more: str = "", *, is_drawn: bool) -> str:
+    """Return a button of a `Page` that shows and hides curves."""
+    return act_button(act, key, "", label, f"aria-pressed='{str(is_drawn).lower()}' {more}")
+
+
 def copy_button(text: str, content: str) -> str:
     """Return a button that copies `content`; hidden in a page that cannot."""
     return f"<button type='button' data-copy='{literal(content)}' style='display:none'>{literal(text)}</button>"

@@ -54,8 +54,9 @@ def offer(choice: widgets.Dropdown, options: Sequence[tuple[str, Any]], otherwis
     """Offer options of a drop-down if their labels differ; a choice that is none of them becomes `otherwise`."""
     if [label for label, _ in options] != [label for label, _ in choice.options]:
         before = choice.value
-        choice.options = options
-        choice.value = before if before in [value for _, value in options] else otherwise
+        with choice.hold_sync():  # else the page shows the first option in between
+            choice.options = options
+            choice.value = before if before in [value for _, value in options] else otherwise
 
 
 def html_widget() -> widgets.HTML:

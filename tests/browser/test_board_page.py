@@ -96,8 +96,22 @@ def test_the_board_sorts_groups_labels_opens_deletes_and_is_stored(
     board.get_by_role("button", name=f"Curves of a_wide {made[-1].id}").press("Space")
     eventually(lambda: "a_wide" not in legend.inner_text(), "its curves are hidden")
     board.get_by_label("Group by").select_option("learning_rate")
-    board.get_by_role("button", name="learning_rate 0.003 · 12 runs").click()
+    eventually(lambda: "learning_rate 0.003 · 7 runs" in legend.inner_text(), "the mean of the drawn runs of a group")
+    assert legend.locator(".nbt-entry").count() == 3
+    notebook.shoot("board-groups", board)
+    board.get_by_role("button", name="learning_rate 0.003 · 12 runs", exact=True).click()
+    eventually(lambda: legend.locator(".nbt-entry").count() == 9, "each run of an opened group")
+    board.get_by_role("button", name="Curves of learning_rate 0.003 · 12 runs").click()
+    board.get_by_label("Scatter of").select_option("best eval/loss")
+    board.get_by_label("over", exact=True).select_option("learning_rate")
+    board.get_by_text("best eval/loss over learning_rate, 14 of 14 runs").wait_for()
+    point = board.locator(".nbt-scatter").get_by_role("button", name="a_lr_low").first
+    assert point.get_attribute("aria-pressed") == "true"
+    point.press("Enter")
+    eventually(lambda: point.get_attribute("aria-pressed") == "false", "a point hides its run")
     notebook.shoot("board-grouped", board)
+    point.press("Enter")
+    eventually(lambda: point.get_attribute("aria-pressed") == "true", "and shows it again")
     board.get_by_label("Group by").select_option("nothing")
     board.get_by_label("Split by").select_option("seed")
     board.locator(".nbt-title", has_text="seed 3").first.wait_for()

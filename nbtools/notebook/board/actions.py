@@ -10,6 +10,7 @@ import ipywidgets as widgets
 from nbtools.errors import ConfigError, plural
 from nbtools.launcher.checks.findings import size
 from nbtools.notebook import html_parts
+from nbtools.notebook.background import Filling
 from nbtools.notebook.board.run_lines import BoardLayout
 from nbtools.notebook.panel.page import Page
 from nbtools.notebook.widgets import Below, button, html_widget, in_row, make_control, offer
@@ -100,6 +101,15 @@ class Removal:
         return said[0].upper() + said[1:]
 
 
+def _choice(name: str, value: str, **look: int) -> Any:
+    options = [_NOTHING, (value, value)]
+    return make_control(widgets.Dropdown, name, options=options, value=value, **look)
+
+
+def _page() -> Page:
+    return Page(layout={"display": "none", "width": "100%"})
+
+
 class BoardControls:
     """The widgets of a board and their layout.
 
@@ -115,15 +125,20 @@ class BoardControls:
     def __init__(
         self, acts: Mapping[str, Callable[..., None]], layout: BoardLayout, words: str, removal: Removal, curves: Any
     ) -> None:
-        self.labels, self.page, own, group = LabelForm(acts["save"]), Page(), layout.columns, layout.group
+        self.labels, self.page, own = LabelForm(acts["save"]), _page(), layout.columns
         hint = "name, tag, state, drawn, recipe, note"
         self.text = make_control(widgets.Text, "Filter", value=words, placeholder=hint, width=420, label=38)
         self.columns = widgets.TagsInput(value=own, allowed_tags=own, placeholder="add column", allow_duplicates=False)
-        options = [_NOTHING, (group, group)]
-        self.group = make_control(widgets.Dropdown, "Group by", options=options, value=group, width=220, label=62)
         self.text.add_class("nbt-grows")
-        for control in (self.text, self.columns, self.group):
-            control.observe(lambda _: acts["fill"](), "value")
+        self.choices = {
+            "group": _choice("Group by", layout.group, width=220, label=62),
+            "split": _choice("Split by", "", width=210, label=52),
+            "of": _choice("Scatter of", layout.of, width=300, label=66),
+            "over": _choice("over", layout.over, width=270, label=34),
+        }
+        self.scatter, self.filling = _page(), Filling()
+        for control in (self.text, self.columns, *self.choices.values()):
+            control.observe(lambda _: self.filling.is_on or acts["fill"](), "value")
         self.buttons = {
             "open": button("Open", "line-chart", "Show the panel of the ticked run below", acts["open"]),
             "compare": button("Compare", "clone", "Draw the ticked runs, and no others", acts["compare"]),
@@ -131,26 +146,26 @@ class BoardControls:
             "resume": button("Resume", "play", "Start a new run from the latest checkpoint", acts["resume"]),
             "delete": removal.delete,
         }
-        self.split = make_control(widgets.Dropdown, "Split by", options=[_NOTHING], width=210, label=52)
         self.plain, self.said, self.note, self.code, self.tables = (html_widget() for _ in range(5))
         self.below = Below()
-        # A page that cannot load the script shows the list as plain HTML.
-        self._shown = widgets.Box([self.page], layout={"display": "none", "width": "100%"})
         buttons = in_row(*self.buttons.values(), removal.keep)
-        left = [in_row(self.text), self.plain, self._shown, self.columns, buttons, self.labels.row, self.said]
-        right = [in_row(self.group, self.split, curves[2]), *curves[:2], self.note]
+        left = [in_row(self.text), self.plain, self.page, self.columns, buttons, self.labels.row, self.said]
+        group, split, of, over = self.choices.values()
+        right = [in_row(group, split, curves[2]), *curves[:2], self.note, in_row(of, over), self.scatter]
         halves = widgets.Box([widgets.VBox(part).add_class("nbt-half") for part in (left, right)])
         whole = [halves.add_class("nbt-halves"), self.code, self.tables, self.below.widget]
         self.whole = widgets.VBox(whole, _dom_classes=(html_parts.LIVE, *html_parts.NO_FORMULAS.split()))
 
-    def show(self, html: str, *, is_ready: bool) -> None:
-        """Show the list: in a page that is ready, its own script does."""
-        self.page.list, self.plain.value = html, "" if is_ready else html
-        self._shown.layout.display = "block" if is_ready else "none"
+    def show(self, html: str, scatter: str, *, is_ready: bool) -> None:
+        """Show the list and the scatter; a page that cannot load the script shows the list as plain HTML."""
+        self.page.list, self.plain.value, self.scatter.list = html, "" if is_ready else html, scatter
+        for page in (self.page, self.scatter):
+            page.layout.display = "block" if is_ready else "none"
 
     def offer(self, columns: Sequence[str], fields: Sequence[str], differing: Iterable[str]) -> None:
         """Offer columns, fields to group by, and those that differ between the drawn runs to split by."""
         self.columns.allowed_tags = [*columns]
-        for control, names in ((self.group, fields), (self.split, sorted(differing))):
+        for control, names in zip(self.choices.values(), (fields, sorted(differing), columns, columns), strict=True):
             used = dict.fromkeys([*names, *([control.value] if control.value else [])])
-            offer(control, [_NOTHING, *((name, name) for name in used)], "")
+            with self.filling:  # which has the first option for a moment
+                offer(control, [_NOTHING, *((name, name) for name in used)], "")

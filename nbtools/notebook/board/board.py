@@ -14,6 +14,7 @@ from nbtools.errors import NbtoolsError, plural
 from nbtools.launcher.resume import resume
 from nbtools.notebook.board.actions import BoardControls, Removal
 from nbtools.notebook.board.curve_reader import CurveReader
+from nbtools.notebook.board.group_curves import joined
 from nbtools.notebook.board.run_lines import FILE, RunLines, read_layout
 from nbtools.notebook.comparison.overlay import coarse_parts, overlay, run_legend, title_of_runs
 from nbtools.notebook.comparison.tables_html import tables_html
@@ -60,9 +61,13 @@ class Board(ChartView):
         folders = dict.fromkeys(run.dir.parent.resolve() for run in self.comparison.runs)
         lists = lists or [RunList(Rows(folder)) for folder in folders]
         self._runs = lists[0].rows.runs
+        self._drawn_parts: object = None
+        self._drawn: tuple[Comparison, Sequence[Curves]] = self.comparison, []
         self._kept, wrong = read_layout(self._runs)
         if not self._given.metrics:
             self._choices.opened |= self._kept.charts
+        for key, limits in self._kept.y.items():
+            self._choices.take({"y": key, "limits": limits})
         self._lines, self._reader = (lines := RunLines(lists, self._kept.model_copy())), CurveReader()
         names = list(lines.rows)[:NUM_DRAWN] if drawn is None else [run.id for run in drawn.runs]
         lines.slots = {name: slot for slot, name in enumerate(names)}
@@ -73,14 +78,15 @@ class Board(ChartView):
         acts["compare"] = lambda: self._take({"act": "compare"})
         curves = self._image, self._box, self._smoothing
         self._controls = BoardControls(acts, self._kept, "drawn" if drawn else "", self._removal, curves)
-        self._controls.page.on_msg(lambda _, told, __: self._take(told))
+        for page in (self._controls.page, self._controls.scatter):
+            page.on_msg(lambda _, told, __: self._take(told))
         self.widget = self._controls.whole
         self._removal.forget(wrong)
         self._fill()
         if drawn is not None:
-            self._controls.split.value = self._given.split
+            with self._controls.filling:
+                self._controls.choices["split"].value = self._given.split
             self.refresh()  # raises ConfigError for a wrong split
-        self._controls.split.observe(self._changed, "value")
         answers_beside_cells(self.widget)
         self._start()
 
@@ -92,7 +98,7 @@ class Board(ChartView):
     def _fill(self) -> None:
         """Filter and sort the runs, and show the current page."""
         self._lines.fill(self._controls.text.value)
-        self._controls.show(self._lines.html(), is_ready=self._choices.is_ready)
+        self._controls.show(self._lines.html(), self._lines.scatter(), is_ready=self._choices.is_ready)
         names = {one.name for one in self.comparison.differences} - {"code.script"} | {self._given.split} - {""}
         self._controls.offer(self._lines.offered, self._lines.fields, names)
         self._offer()
@@ -112,7 +118,8 @@ class Board(ChartView):
     def _search_changed(self) -> None:
         layout, controls = self._lines.layout, self._controls
         with self._lock:
-            layout.columns, layout.group, self._lines.page = controls.columns.value, controls.group.value, 0
+            layout.columns, self._lines.page = controls.columns.value, 0
+            layout.group, _, layout.of, layout.over = (choice.value for choice in controls.choices.values())
             self._fill()
         self._start()
 
@@ -131,7 +138,8 @@ class Board(ChartView):
     def _keep_layout(self) -> None:
         """Write the layout if it has changed."""
         charts = {} if self._given.metrics else dict(self._choices.opened)
-        if (layout := self._lines.layout.model_copy(update={"charts": charts})) != self._kept:
+        limits = {key: [*ends] for key, ends in self._choices.y.items()}
+        if (layout := self._lines.layout.model_copy(update={"charts": charts, "y": limits})) != self._kept:
             self._kept = layout
             try:
                 write_json(self._runs / FILE, layout.model_dump())
@@ -149,13 +157,14 @@ class Board(ChartView):
             slots, known = self._lines.slots, {run.id: run for run in self.comparison.runs}
             names = sorted(slots, key=lambda name: slots[name])
             runs = [known.get(name) or self._lines.run(name) for name in names]
-            if self._is_closed or not (self._reader.look(runs) or names != [*known]):
+            parts = self._parts
+            if self._is_closed or not (self._reader.look(runs) or names != [*known] or parts != self._drawn_parts):
                 return
             now = compare_runs(runs, least=0)  # an active run adds to its records
             if list(now.runs) == list(self.comparison.runs):
                 now = replace(now, labels=self.comparison.labels, notes=self.comparison.notes)
             self._lines.slots = {run.id: slots[run.id] for run in now.runs}  # the others cannot be read
-            self.comparison = replace(now, slots=[*self._lines.slots.values()])
+            self.comparison, self._drawn_parts = replace(now, slots=[*self._lines.slots.values()]), parts
             self._draw()
             self._fill()
             is_changed = any(one.name == "code.uncommitted" for one in now.differences)
@@ -204,13 +213,14 @@ class Board(ChartView):
             self._lines.save()
             with self._lock:
                 is_idle = is_drawn and all(row.is_final for row in self._lines.watched) and not self._lines.unread
-                is_idle &= not (was_reading or self._reader.is_reading or self._wake.is_set())
+                is_reading = self._reader.is_reading or self._parts != self._drawn_parts
+                is_idle &= not (was_reading or is_reading or self._wake.is_set())
                 if not self._is_closed:
                     self._store(at_once=is_idle)
                 if self._is_closed or is_idle:
                     self._thread = None
                     return
-            self._wake.wait(_READING_S if self._reader.is_reading else REFRESH_S)
+            self._wake.wait(_READING_S if is_reading else REFRESH_S)
 
     def _read_each(self, rows: Sequence[RunRow]) -> None:
         """Read rows until there is something else to do."""
@@ -240,11 +250,19 @@ class Board(ChartView):
                 self._store()
 
     @property
+    def _parts(self) -> tuple[dict[str, str], str]:
+        """The name of the folded group of runs, by id, and the field by which charts are split."""
+        return self._lines.folded, self._controls.choices["split"].value
+
+    @property
     def _curves(self) -> list[Curves]:
         return [self._reader.curves.get(run.id, {}) for run in self.comparison.runs]
 
     def _draw(self) -> None:
-        self._new_figure = partial(RunFigure, titled=False, runs=run_legend(self.comparison))
+        (groups, field), comparison = self._parts, self.comparison
+        split = comparison.values(field) if field else [""] * len(comparison.runs)
+        self._drawn = joined(comparison, self._curves, groups, split)
+        self._new_figure = partial(RunFigure, titled=False, runs=run_legend(self._drawn[0]))
         super()._draw()
 
     @property
@@ -253,12 +271,13 @@ class Board(ChartView):
 
     def _static(self) -> tuple[str, str, str]:
         listed = f"<style>{STYLE}</style><div class='nbt-stored'>{self._controls.page.list}</div>"
-        return "", "", listed + self._controls.tables.value
+        scatter = f"<div class='nbt-stored'>{self._controls.scatter.list}</div>"
+        return "", "", f"{listed}{self._controls.tables.value}{scatter}"
 
     def _made(self, sizes: Callable[[int], Sequence[Size]]) -> Charts:
         """Return the charts, in a zoom with the rows of the part that is shown."""
-        options = Options(**self._options(), split=self._controls.split.value)
-        curves, comparison = self._curves, self.comparison
+        options = Options(**self._options(), split=self._parts[1])
+        comparison, curves = self._drawn
         charts = overlay(comparison, curves, options, sizes)
         width = sizes(len(charts.shown))[0][0] if charts.shown and charts.is_zoomed else 0.0
         if parts := coarse_parts(comparison, curves, charts, width):

@@ -91,11 +91,11 @@ def value_of(column: str, row: RunRow, found: RunValues) -> Any:
         return of_row.get(column, (row.recipe or row.script) if column == "recipe" else row.name)
     if column in found.fields:
         return _as_number(found.fields[column])
-    ends = found.ends.get(_metric_of(column, found))
+    ends = found.ends.get(metric_in(column, found))
     return None if ends is None else ends.best if column.startswith("best") else ends.last
 
 
-def _metric_of(column: str, found: RunValues) -> str:
+def metric_in(column: str, found: RunValues) -> str:
     return found.metric if column in _OF_METRIC else column.removeprefix("best ")
 
 
@@ -118,7 +118,7 @@ def sorted_rows(rows: Iterable[RunRow], values: Values, column: str, *, is_rever
     without: list[RunRow] = []
     for row in rows:
         found = values.get(row.id, NO_VALUES)
-        value, metric = value_of(column, row, found), _metric_of(column, found)
+        value, metric = value_of(column, row, found), metric_in(column, found)
         if value is None or value != value:
             without.append(row)
         elif isinstance(value, str):
@@ -137,12 +137,16 @@ class RunGroup(NamedTuple):
     value: str
     rows: Sequence[RunRow]
 
+    @property
+    def title(self) -> str:
+        return f"{self.field.rpartition('.')[2]} {self.value}"
+
     def cell(self, column: str, values: Values) -> str:
         """Return the mean and the range of a column of numbers, as HTML; empty for several metrics."""
         every = [values.get(row.id, NO_VALUES) for row in self.rows]
         numbers = [value_of(column, row, found) for row, found in zip(self.rows, every, strict=True)]
         known = [value for value in numbers if isinstance(value, float | int) and math.isfinite(value)]
-        if not known or len({_metric_of(column, found) for found in every}) > 1:
+        if not known or len({metric_in(column, found) for found in every}) > 1:
             return ""
         text = duration if column == "took" else number
         ends = f"{text(min(known))} to {text(max(known))}" if max(known) > min(known) else ""

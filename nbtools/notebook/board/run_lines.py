@@ -8,8 +8,9 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from nbtools.errors import FormatError, literal, plural
 from nbtools.notebook.board import cells
 from nbtools.notebook.board.cells import USUAL, RunGroup, RunValues, run_values
+from nbtools.notebook.board.scatter import scatter_html
 from nbtools.notebook.comparison.tables_html import swatch
-from nbtools.notebook.html_parts import NO_FORMULAS
+from nbtools.notebook.html_parts import NO_FORMULAS, act_button, eye
 from nbtools.run.compare import MOST_RUNS
 from nbtools.run.listing import Rows, RunList, RunRow
 from nbtools.run.run import Run
@@ -32,6 +33,11 @@ class BoardLayout(BaseModel):
     """Name of the field by which the runs are grouped; empty for no groups."""
     charts: dict[str, bool] = {}
     """Charts that the user opened or closed, by key."""
+    y: dict[str, list[float]] = {}
+    """Limits of the y axis of charts, by key."""
+    over: str = ""
+    of: str = "best"
+    """Columns of the x and of the y axis of the scatter; none without both."""
 
 
 def read_layout(runs: Path) -> tuple[BoardLayout, str]:
@@ -61,6 +67,7 @@ class RunLines:
         """The colour's number of each run that is drawn."""
         self._unfolded: set[str] = set()
         self._lines: list[RunRow | RunGroup] = []
+        self._groups: list[RunGroup] = []
         self.fitting: list[RunRow] = []
         self.unread: list[RunRow] = []
         """Runs whose values the order or the groups need."""
@@ -92,6 +99,12 @@ class RunLines:
     @property
     def _shown(self) -> list[RunRow | RunGroup]:
         return self._lines[self.page * NUM_LINES : (self.page + 1) * NUM_LINES]
+
+    @property
+    def folded(self) -> dict[str, str]:
+        """The title of the group of each run whose group is folded, by id."""
+        folded = [group for group in self._groups if group.value not in self._unfolded]
+        return {row.id: group.title for group in folded for row in group.rows}
 
     def save(self) -> None:
         """Keep what was read of ended runs for the next list."""
@@ -127,11 +140,19 @@ class RunLines:
                 self._unfolded ^= {key}
             case "tick", str() if key in self.rows:
                 self.ticked ^= {key}
-            case "draw", str() if key in self.rows and self.slots.pop(key, None) is None:
-                if (free := min({*range(MOST_RUNS)}.difference(self.slots.values()), default=None)) is None:
-                    return f"{MOST_RUNS} runs are drawn at most: hide one first"
-                self.slots[key] = free
+            case "draw", str() if key in self.rows:
+                return self._draw([key])
+            case "draw-group", str():
+                return self._draw([row.id for group in self._groups if group.value == key for row in group.rows])
         return ""
+
+    def _draw(self, names: Sequence[str]) -> str:
+        """Draw runs, each in a colour of its own, or hide them if all are drawn; returns why some are not drawn."""
+        missing = [name for name in names if name not in self.slots]
+        free = sorted({*range(MOST_RUNS)}.difference(self.slots.values()))
+        self.slots = {name: slot for name, slot in self.slots.items() if missing or name not in names}
+        self.slots |= zip(missing, free, strict=False)
+        return f"{MOST_RUNS} runs are drawn at most: hide one first" if len(missing) > len(free) else ""
 
     # --- the lines ---
 
@@ -139,11 +160,12 @@ class RunLines:
         """Choose and order the runs that have all words; the word `drawn` is one of those that are drawn."""
         layout, every = self.layout, words.lower().split()
         found = [row for row in self.rows.values() if all(word in self._text_of(row) for word in every)]
-        needs_all = cells.needs_values(layout.sort) or layout.group
+        needs_all = cells.needs_values(layout.sort) or layout.group or layout.over
         self.unread = [row for row in found if row.id not in self.values] if needs_all else []
         self.fitting = cells.sorted_rows(found, self.values, layout.sort, is_reversed=layout.is_reversed)
         self._lines = [] if layout.group else [*self.fitting]
-        for group in cells.groups_of(self.fitting, self.values, layout.group) if layout.group else ():
+        self._groups = cells.groups_of(self.fitting, self.values, layout.group) if layout.group else []
+        for group in self._groups:
             self._lines += [group, *(group.rows if group.value in self._unfolded else ())]
         self.page = max(0, min(self.page, (len(self._lines) - 1) // NUM_LINES))
 
@@ -159,14 +181,14 @@ class RunLines:
         read = f", {len(self.fitting) - len(self.unread):,} read" if self.unread else ""
         place = f"{first + 1:,} to {first + len(shown):,} of {of}{read}" if shown else "no runs"
         turns = (
-            _button("turn", "-1", "‹", "Earlier page", "disabled" * (not self.page)),
-            _button("turn", "1", "›", "Next page", "disabled" * (first + NUM_LINES >= len(self._lines))),
-            _button("turn", "0", "↻", "Look for new runs"),
+            act_button("turn", "-1", "‹", "Earlier page", "disabled" * (not self.page)),
+            act_button("turn", "1", "›", "Next page", "disabled" * (first + NUM_LINES >= len(self._lines))),
+            act_button("turn", "0", "↻", "Look for new runs"),
         )
         order = "descending" if cells.is_falling(layout.sort) != layout.is_reversed else "ascending"
         heads = "".join(
             f"<th scope='col' aria-sort='{order if column == layout.sort else 'none'}'>"
-            f"{_button('sort', column, literal(column), f'Sort by {column}')}</th>"
+            f"{act_button('sort', column, literal(column), f'Sort by {column}')}</th>"
             for column in ("run", *layout.columns)
         )
         bar = f"<div class='nbt-board-bar'><span role='status'>{place}</span>{''.join(turns)}</div>"
@@ -178,18 +200,30 @@ class RunLines:
     def _line(self, line: RunRow | RunGroup) -> str:
         if isinstance(line, RunGroup):
             is_open = str(line.value in self._unfolded).lower()
-            title = f"{line.field.rpartition('.')[2]} {line.value} · {plural(len(line.rows), 'run')}"
-            fold = _button("fold", line.value, literal(title), title, f"aria-expanded='{is_open}'")
+            title = f"{line.title} · {plural(len(line.rows), 'run')}"
+            fold = act_button("fold", line.value, literal(title), title, f"aria-expanded='{is_open}'")
+            slots = [self.slots[row.id] for row in line.rows if row.id in self.slots]
+            draw = eye("draw-group", line.value, f"Curves of {title}", is_drawn=bool(slots))
+            draw += swatch(min(slots)) if slots and line.value not in self._unfolded else ""
             shown = "".join(f"<td>{line.cell(column, self.values)}</td>" for column in self.layout.columns)
-            return f"<tr class='nbt-group'><td colspan='2'>{fold}</td>{shown}</tr>"
+            return f"<tr class='nbt-group'><td colspan='2'>{draw} {fold}</td>{shown}</tr>"
         row, values = self.rows.get(line.id, line), self.values.get(line.id)  # as it is now
         name, slot, ticked = f"{row.name} {row.id}", self.slots.get(row.id), " checked" * (row.id in self.ticked)
         told = f"data-act='tick' data-key='{literal(row.id)}' aria-label='Choose {literal(name)}'"
-        draw = _button("draw", row.id, "", f"Curves of {name}", f"aria-pressed='{str(slot is not None).lower()}'")
+        draw = eye("draw", row.id, f"Curves of {name}", is_drawn=slot is not None)
         columns = "run", *self.layout.columns
         shown = "".join(f"<td>{cells.cell(column, row, values)}</td>" for column in columns)
         colour = "" if slot is None else swatch(slot)
         return f"<tr><td><input type='checkbox' {told}{ticked}>{draw}{colour}</td>{shown}</tr>"
+
+    def scatter(self) -> str:
+        """Return the scatter of the runs that fit as HTML; empty without one."""
+        layout = self.layout
+        return (
+            scatter_html(self.fitting, self.values, self.slots, (layout.over, layout.of))
+            if layout.of and layout.over
+            else ""
+        )
 
     @property
     def offered(self) -> list[str]:
@@ -202,8 +236,3 @@ class RunLines:
     def fields(self) -> list[str]:
         """The fields of the runs that were read, those of a config first."""
         return sorted({name for one in self.values.values() for name in one.fields}, key=lambda one: ("." in one, one))
-
-
-def _button(act: str, key: str, html: str, label: str, more: str = "") -> str:
-    told = f"data-act='{act}' data-key='{literal(key)}' title='{literal(label)}' aria-label='{literal(label)}'"
-    return f"<button type='button' {told} {more}>{html}</button>"

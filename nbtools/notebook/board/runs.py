@@ -37,7 +37,8 @@ def runs(
 
     As the last expression of a cell it shows the board: a list that sorts, filters and groups them by any metric or
     field, and opens, labels, stops, resumes and deletes the ticked ones; the curves of those that are drawn, at first
-    the newest; and what differs between these.
+    the newest, and of a folded group their mean with a band from the lowest to the highest; a scatter of two columns;
+    and what differs between the drawn ones.
 
     Args:
         project: A project or a path in it. Default: the project of the working directory.

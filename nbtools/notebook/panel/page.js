@@ -103,8 +103,8 @@ function render({ model, el }) {
       const button = target.closest("[data-copy]");
       if (button) copy(button);
       if (target.closest(".nbt-notify")) ask();
-      const control = target.closest("[data-act]"); // one of the list
-      if (control) model.send({ ...control.dataset });
+      const control = target.closest("[data-act]");
+      if (list.contains(control)) model.send({ ...control.dataset });
       const number = target.closest("[data-n]"); // one of the log, or of the editor's line
       if (number) model.send({ number: +number.dataset.n, line: number.closest("[data-line]")?.textContent ?? "" });
     }, options);

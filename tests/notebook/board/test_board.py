@@ -10,7 +10,9 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from curves import history
 from IPython.core.formatters import DisplayFormatter
 from IPython.core.interactiveshell import InteractiveShell
 from PIL import Image
@@ -23,10 +25,12 @@ import nbtools as nt
 from nbtools.notebook.board import actions, run_lines
 from nbtools.notebook.board.board import NUM_DRAWN, Board
 from nbtools.notebook.board.cells import RunValues, run_values
+from nbtools.notebook.board.group_curves import mean_curves
 from nbtools.notebook.board.run_lines import NUM_LINES, BoardLayout, read_layout
 from nbtools.notebook.comparison.overlay import run_legend
 from nbtools.notebook.plots.figure import RunFigure
 from nbtools.project import Project
+from nbtools.run.curves import Curves, curves_of
 from nbtools.run.listing import RunRow
 from nbtools.run.run import Run
 from nbtools.rundir.json_files import read_json, write_json
@@ -138,14 +142,18 @@ def test_any_metric_or_field_is_a_column_and_the_layout_is_kept(
     with pytest.raises(TraitError):
         columns.value = ["nothing"]
     tell(board, "sort", "lr", ["lr"], None)
-    board._controls.group.value = "seed"
-    board._receive({"open": "train/loss", "is_open": False})
+    board._controls.choices["group"].value = "seed"
+    board._receive({"open": ["train/loss"], "is_open": False})
+    board._receive({"y": "train/loss", "limits": [0, 3]})
     kept = read_json(project.runs / "board.json") or {}
     assert kept.pop("columns") == ["lr", "state", "curve", "best", "last", "steps", "took", "recipe"]
     order = {"sort": "lr", "is_reversed": False}
-    assert kept == {"format": 1, **order, "group": "seed", "charts": {"train/loss": False}}
+    scatter = {"over": "", "of": "best"}
+    charts = {"charts": {"train/loss": False}, "y": {"train/loss": [0, 3]}}
+    assert kept == {"format": 1, **order, "group": "seed", **charts, **scatter}
     again = opened(nt.runs(project))
-    assert again._kept == board._kept and again._controls.group.value == "seed"
+    assert again._choices.y == {"train/loss": (0, 3)}
+    assert again._kept == board._kept and again._controls.choices["group"].value == "seed"
     assert "Sort by lr" in again._controls.page.list and "Sort by age" not in again._controls.page.list
     assert "seed 7 · 15 runs" in again._controls.page.list
 
@@ -167,13 +175,38 @@ def test_a_broken_layout_is_ignored_with_a_sentence(project: Project, text: str)
 
 
 def test_groups_show_mean_and_range_and_unfold(board: Board, made: list[RunDir]) -> None:
-    board._controls.group.value = "lr"
+    board._controls.choices["group"].value = "lr"
     idle(board)
     assert listed(board) == [] and place(board) == "1 to 2 of 2 lines, 15 runs"
     text = re.sub(r"<[^>]*>", " ", board._controls.page.list)
     assert re.search(r"lr 0.0 · 8 runs.* 8 +1 to 15 .*lr 0.1 · 7 runs.* 8 +2 to 14 ", text), "of the best values"
+    assert drawn(board) == {"lr 0.0 · 5 runs": (7, 11, 15, True), "lr 0.1 · 5 runs": (6, 10, 14, True)}
     tell(board, "fold", "0.1")
     assert listed(board) == ids(made[-2::-2]) and "aria-expanded='true'" in board._controls.page.list
+    assert [band for *_, band in drawn(board).values()] == [True, *[False] * 5], "each run of an opened group"
+    tell(board, "draw-group", "0.0")
+    assert "lr 0.0 · 8 runs" in drawn(board), "those that were not drawn, too"
+    tell(board, "draw-group", "0.0")
+    assert "lr" not in str([*drawn(board)]) and len(board.comparison.runs) == 5
+
+
+def drawn(board: Board) -> dict[str, tuple[float, float, float, bool]]:
+    """Return the lowest value, the mean and the highest value of each curve of the first chart at its first step."""
+    traces = board._made(lambda num_open: [(400, 200)] * num_open).shown[0].series
+    return {one.run: (one.low[0], one.mean[0], one.high[0], one.is_band) for one in traces}
+
+
+def test_the_mean_of_runs_is_of_those_that_have_a_step_and_shows_what_is_not_finite() -> None:
+    def curve(**values: object) -> Curves:
+        return curves_of(history({"step": int(step[1:]), "time": 1, "loss": value} for step, value in values.items()))
+
+    long = curve(_2=1, _4=3, _6=5)
+    mean = mean_curves([long, curve(_1=8, _5=4)])["loss"]
+    assert mean.steps.tolist() == [1, 2, 4, 5, 6] and mean.num_runs == 2
+    assert mean.mean.tolist() == [8, (1 + 7) / 2, (3 + 5) / 2, 4, 5]
+    assert mean.low.tolist() == [8, 1, 3, 4, 5] and mean.high.tolist() == [8, 7, 5, 4, 5]
+    lost = mean_curves([long, curve(_2=1, _4="NaN")])["loss"]
+    assert np.isnan(lost.mean[1]) and lost.mean[2] == 5 and lost.diverged_at == 4
 
 
 def test_an_eye_draws_a_run_which_keeps_its_colour_while_others_are_hidden(
@@ -328,7 +361,7 @@ def test_every_text_of_a_run_is_escaped(made: list[RunDir], project: Project, op
     write_json(made[-1].launch, {"name": hostile, "recipe": hostile, "script": hostile, "time": 1.9e9})
     board = opened(nt.runs(project))
     board._controls.columns.value = [hostile, *board._controls.columns.value]
-    board._controls.group.value = "lr"
+    board._controls.choices["group"].value = "lr"
     idle(board)
     tell(board, "fold", hostile)
     for html in (board._controls.page.list, board._controls.tables.value):
@@ -379,3 +412,29 @@ def test_without_the_widgets_a_notebook_shows_the_plain_table(
     assert DisplayFormatter().ipython_display_formatter(nt.runs(project)), "nothing else is asked"
     (bundle,) = shown
     assert made[-1].id in bundle["text/html"] and bundle["text/plain"].startswith("<15 runs")
+
+
+def test_the_scatter_shows_the_runs_that_fit_at_two_columns_and_a_point_draws_its_run(
+    board: Board, made: list[RunDir], project: Project, opened: Callable[..., Board]
+) -> None:
+    assert board._controls.scatter.list == ""
+    for number, run in enumerate(made):
+        write_json(run.config, {"config": {"lr": 10.0 ** -(number % 5), "kind": "ab"[number % 2]}, "derived": {}})
+    board = opened(nt.runs(project))
+    board._controls.choices["over"].value = "lr"
+    idle(board)
+    shown = board._controls.scatter.list
+    assert "best train/loss over lr, 15 of 15 runs" in shown, "all runs were read"
+    places = re.findall(r"data-key='([^']*)'.*?aria-pressed='(\w*)' style='left:([\d.]*)%;bottom:([\d.]*)%", shown)
+    assert [name for name, *_ in places] == ids(made[::-1])
+    assert [pressed for _, pressed, *_ in places] == ["true"] * NUM_DRAWN + ["false"] * 5
+    lefts = [float(left) for *_, left, _ in places[:5]]
+    assert np.diff(lefts, 2) == pytest.approx(0, abs=0.03), "the axis of a wide range is logarithmic"
+    assert [float(up) for *_, up in places] == sorted((float(up) for *_, up in places), reverse=True)
+    board._controls.scatter._handle_custom_msg({"act": "draw", "key": made[0].id}, [])
+    idle(board)
+    assert made[0].id in board._lines.slots
+    board._controls.choices["over"].value, board._controls.text.value = "kind", "2026-01-0"
+    idle(board)
+    assert "over kind, 9 of 9 runs" in board._controls.scatter.list and ">a</b>" in board._controls.scatter.list
+    assert opened(nt.runs(project))._controls.choices["over"].value == "kind", "it is kept"
