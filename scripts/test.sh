@@ -98,8 +98,8 @@ main() {
   run_part ruff "$PYTHON" -m ruff check .
   run_part format "$PYTHON" -m ruff format --check .
   run_part mypy "$PYTHON" -m mypy
-  # Two notebooks at a time. A cell may hold a whole training run, so pytest's own limit per test is raised for cells.
-  run_part notebooks "$PYTHON" -m pytest -n 2 --dist loadfile --nbval-lax --nbval-current-env --nbval-cell-timeout=600 -o timeout=660 "$notebooks"
+  # A cell may hold a whole training run, so pytest's own limit per test is raised for cells.
+  run_part notebooks "$PYTHON" -m pytest --nbval-lax --nbval-current-env --nbval-cell-timeout=600 -o timeout=660 "$notebooks"
   # Four files at a time: most tests wait for processes that they started. tests/conftest.py has the order of the files. A
   # killed worker ends the run: pytest-xdist would wait for its tests for ever.
   mkdir -p "${DURATIONS%/*}"

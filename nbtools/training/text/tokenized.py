@@ -128,11 +128,11 @@ def cached_text(
     """
     name = config.model_name or config.tokenizer
     with spooled(config, cache, root, say) as documents:
-        tokenizer = train(documents) if given is None else given
-        content = [_CACHE_FORMAT, split.RULE, name, fingerprint(tokenizer), documents.digest().digest]
+        vocabulary = config.vocab_size if given is None else fingerprint(given)
+        content = [_CACHE_FORMAT, split.RULE, name, vocabulary, documents.digest().digest]
         folder = cache / disk_buffer.content_name([*content, config.test_fraction, config.special_tokens])
         if not folder.is_dir():
-            write_text(folder, tokenizer, name, documents, config, say)
+            write_text(folder, train(documents) if given is None else given, name, documents, config, say)
     say_notes(prepared.read_prepared_metadata(folder), say)
     return folder
 
