@@ -250,17 +250,14 @@ class FormBody:
         user has said of it, what an earlier run of it wrote, and the words by the name of an argument."""
         project = self.script.project
         path = Program(script=values["script"], module=values["module"]).file(project.root)
-        found = remembered(str(project.root), str(path))
+        said = remembered(str(project.root), str(path))
+        words = tuple(said.get("resume") or ()) or guessed_resume(values["args"], read)
+        found: Values = {"resume": words, "checkpoints": said.get("checkpoints")}
         for folder in islice(newest_first(project.runs), _MOST_RUNS):
             program = mapping_at(launch_of(folder), "program")
-            if not found.get("checkpoints") and all(program.get(name) == values[name] for name in ("script", "module")):
+            if not found["checkpoints"] and all(program.get(name) == values[name] for name in ("script", "module")):
                 found["checkpoints"], _, _ = said_in_words(Run(RunDir(folder)))
-        words = tuple(found.get("resume") or ()) or guessed_resume(values["args"], read)
-        return {
-            name: value
-            for name, value in {"resume": words, "checkpoints": found.get("checkpoints")}.items()
-            if value and not values.get(name, True)
-        }
+        return {name: value for name, value in found.items() if value and not values.get(name, True)}
 
     def _mark(self, values: Values, wrong: dict[str, str]) -> None:
         """Show in each row its error, or else from which value it was changed."""
