@@ -347,5 +347,4 @@ def compare(
         RunNotFoundError: a reference or pattern fits no run.
         ConfigError: fewer than two runs can be read, or no run has the field of `split`.
     """
-    options: dict[str, Any] = {"x": x, "log": log, "smoothing": smoothing, "split": split, "metrics": tuple(metrics)}
-    return Board(drawn=compare_runs(*runs), **options)
+    return Board(drawn=compare_runs(*runs), x=x, log=log, smoothing=smoothing, split=split, metrics=tuple(metrics))

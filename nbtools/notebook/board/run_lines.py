@@ -218,12 +218,8 @@ class RunLines:
 
     def scatter(self) -> str:
         """Return the scatter of the runs that fit as HTML; empty without one."""
-        layout = self.layout
-        return (
-            scatter_html(self.fitting, self.values, self.slots, (layout.over, layout.of))
-            if layout.of and layout.over
-            else ""
-        )
+        over, of = self.layout.over, self.layout.of
+        return scatter_html(self.fitting, self.values, self.slots, (over, of)) if over and of else ""
 
     @property
     def offered(self) -> list[str]:
