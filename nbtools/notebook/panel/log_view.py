@@ -12,7 +12,7 @@ from nbtools.metrics.printed.shapes import folded, numbers_in
 from nbtools.notebook.html_parts import FONT, MONO, MUTED, TEXT
 from nbtools.notebook.panel.curve_editor import CurveEditor
 from nbtools.notebook.panel.snapshot import log_of
-from nbtools.notebook.widgets import html_widget, in_row, make_control
+from nbtools.notebook.widgets import html_widget, in_column, in_row, make_control
 from nbtools.run.run import Run
 from nbtools.rundir.json_files import file_stamp
 from nbtools.rundir.rundir import has_recipe
@@ -44,7 +44,7 @@ class LogView:
         box = widgets.Layout(height="300px", width="100%", overflow="auto", display="flex", flex_flow="column-reverse")
         self.box = widgets.Box([self.text], layout=box).add_class("nbt-log")
         row = in_row(self.search, self.curves, self.count)
-        self.widget = widgets.VBox([row, self.box, self.editor.widget], layout=widgets.Layout(width="100%"))
+        self.widget = in_column(row, self.box, self.editor.widget)
         for control in (self.search, self.curves):
             control.observe(changed, "value")
         self._key: object = None
