@@ -23,7 +23,8 @@ _BARS_PX, _COLUMN_PX = 120, 48
 
 def answers_html(inputs: Sequence[str], rows: Sequence[dict[str, Any]], step: int | None = None) -> str:
     """Return the results for some inputs, in order; with the checkpoint's `step`, also the intermediate states."""
-    parts = [_answer(given, row) for given, row in zip(inputs, rows, strict=False)][:_MOST_ROWS]
+    answers = [_answer(given, row) for given, row in zip(inputs, rows, strict=False)][:_MOST_ROWS]
+    parts = [f"<div style='border-top:{BORDER};padding:8px 2px'>{answer}</div>" for answer in answers]
     if len(rows) > _MOST_ROWS:
         parts.append(f"<div style='{MUTED}'>… and {len(rows) - _MOST_ROWS:,} more: in <code>.results</code></div>")
     if step is not None and (item := frames_of(rows, step)) is not None:
@@ -43,21 +44,20 @@ def frames_of(rows: Sequence[dict[str, Any]], step: int) -> MediaItem | None:
 
 def _answer(given: str, row: dict[str, Any]) -> str:
     if "error" in row:
-        body = f"<div class='nbtools-error'>{literal(str(row['error']))}</div>"
-        return _framed(_given(given) + body)
+        return f"{_given(given)}<div class='nbtools-error'>{literal(str(row['error']))}</div>"
     if "masks" in row:
-        return _framed(_filled(given, row))
+        return _filled(given, row)
     if "candidates" in row:
-        return _framed(_given(given) + _codes(row))
+        return _given(given) + _codes(row)
     if "returns" in row:
-        return _framed(_episodes(row))
+        return _episodes(row)
     texts = [str(text) for text in row.get("texts") or [row.get("text", "")]][:_MOST_TEXTS]
     shown = [literal(cut(text, _LONGEST_TEXT)) or f"<i style='{MUTED}'>an empty text</i>" for text in texts]
     before = f"<span style='{MUTED}'>{literal(cut(given, _LONGEST_TEXT))}</span>"
     if "texts" not in row:  # the continuation follows the beginning of the text
-        return _framed(f"<div style='{_TEXT}'>{before}{shown[0]}</div>")
+        return f"<div style='{_TEXT}'>{before}{shown[0]}</div>"
     items = "".join(f"<div style='{_TEXT};padding:3px 0'>{text}</div>" for text in shown)
-    return _framed((f"<div style='{_TEXT}'>{before}</div>" if given else "") + items)
+    return (f"<div style='{_TEXT}'>{before}</div>" if given else "") + items
 
 
 def _filled(given: str, row: dict[str, Any]) -> str:
@@ -118,7 +118,3 @@ def _table(values: Sequence[tuple[str, float]], heading: str = "") -> str:
 
 def _given(text: str) -> str:
     return f"<div style='{_TEXT};{MUTED}'>{literal(cut(text, _LONGEST_TEXT))}</div>"
-
-
-def _framed(body: str) -> str:
-    return f"<div style='border-top:{BORDER};padding:8px 2px'>{body}</div>"
