@@ -201,8 +201,7 @@ class FormBody:
                 self._trial.show(valid if valid and not obstacles else None)
             wrong = {**obstacles, **mistakes}
             places = [self.script.label, *(row.field.name for row in self.view.sections.rows), *wrong]
-            path = self.script.target
-            can_load = path is not None and path.is_file()
+            can_load = (path := self.script.target) is not None and path.is_file()
             in_order = {name: wrong[name] for name in places if name in wrong}
             self.bar.show(in_order, can_write=not mistakes, can_load=can_load)
 
@@ -217,9 +216,8 @@ class FormBody:
         commands = [f"nbtools launch {script}", *([said] if said else [])]
         need = self._preset.need if self._preset else ""
         if need and settings.gpus is None and settings.cluster is None:
-            obstacles["gpus"] = (
-                f"the preset {need}: choose another, CPU only, or where, or write the script for a machine"
-            )
+            others = "choose another, CPU only, or where, or write the script for a machine"
+            obstacles["gpus"] = f"the preset {need}: {others}"
         root = self.script.project.root
         started = ["runs/ID/script.py"]
         args: tuple[str, ...] = ()
@@ -262,9 +260,8 @@ class FormBody:
     def _mark(self, values: Values, wrong: dict[str, str]) -> None:
         """Show in each row its error, or else from which value it was changed."""
         base = (self._preset.values or {}) if self._preset else values_of(None, Launch())
-        base = {
-            name: base[name] for name in self.fields.in_use if name in base and name not in {WHERE, *Slurm.model_fields}
-        }
+        others = {WHERE, *Slurm.model_fields}
+        base = {name: base[name] for name in self.fields.in_use if name in base and name not in others}
         changed = [name for name in base if name not in values or values[name] != base[name]]
         base_of = "preset" if self._preset else "default"
         was = {name: f"{base_of}: {shown_masked(base[name], 60)}" for name in changed}

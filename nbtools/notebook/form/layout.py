@@ -44,8 +44,7 @@ class FormLayout:
         title, summary = (recipe.title, recipe.summary) if recipe else PROGRAM
         self._heading = widgets.HTML(f"{STYLE}<h3>{escape(title)}</h3><p>{escape(summary)}</p>")
         self._fields, self._script = fields, script
-        is_data = recipe is not None and recipe.guess_columns is not None
-        self.data = DataPicker(root, recipe, fill, on_read, guarded) if recipe and is_data else None
+        self.data = DataPicker(root, recipe, fill, on_read, guarded) if recipe and recipe.guess_columns else None
         self._columns: tuple[str, ...] = ()
         """The columns of the chosen table."""
         self.arguments = None if recipe else ArgumentRows(root, guarded, fill, on_read)

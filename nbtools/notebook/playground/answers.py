@@ -108,10 +108,8 @@ def _episodes(row: dict[str, Any]) -> str:
 
 def _table(values: Sequence[tuple[str, float]], heading: str = "") -> str:
     """Return names with their probabilities as bars."""
-    rows = [
-        (literal(name), f"<span style='{_BAR};width:{max(_BARS_PX * chance, 1):.0f}px'></span>", f"{chance:.3f}")
-        for name, chance in values
-    ]
+    bars = (f"<span style='{_BAR};width:{max(_BARS_PX * chance, 1):.0f}px'></span>" for _, chance in values)
+    rows = [(literal(name), bar, f"{chance:.3f}") for (name, chance), bar in zip(values, bars, strict=True)]
     caption = f"<div style='{MUTED};font-size:12px;margin-top:4px'>{literal(heading)}</div>" if heading else ""
     return f"{caption}{table_html(rows, cell=_CELL, style='margin:4px 0')}"
 

@@ -374,11 +374,9 @@ def _legible(drawn: Sequence[Trace], room: float) -> list[Trace]:
 
 
 def _marks(view: View, axis: Axis) -> list[Mark]:
-    best = min((loss for _, loss in view.checkpoints if loss is not None and np.isfinite(loss)), default=None)
-    marks = [
-        Mark(axis.of_step(step), loss, step, "checkpoint" if loss is None or loss != best else "best", f"step {step:,}")
-        for step, loss in view.checkpoints
-    ]
+    best = min((loss for _, loss in view.checkpoints if loss is not None and np.isfinite(loss)), default=np.nan)
+    kinds = ((step, loss, "best" if loss == best else "checkpoint") for step, loss in view.checkpoints)
+    marks = [Mark(axis.of_step(step), loss, step, kind, f"step {step:,}") for step, loss, kind in kinds]
     return [mark for mark in marks if axis.limits[0] <= mark.x <= axis.limits[1]]
 
 
