@@ -78,9 +78,7 @@ def details_html(title: str, body: str, *, is_open: bool = False, style: str = "
     return f"<details{' open' * is_open}><summary style='{style}'>{title}</summary>{body}</details>"
 
 
-def folded_lines(
-    title: str, lines: Sequence[str], is_open: bool = False, *, colours: Mapping[str, str] | None = None
-) -> str:
+def folded_lines(title: str, lines: Sequence[str], is_open: bool = False, *, colours: Mapping[str, str] = {}) -> str:
     """Return lines, cut if they are long, that unfold under a title, with `colours` by their first character.
 
     It is empty without lines.

@@ -1,6 +1,6 @@
 """The parts of a form and their layout: the data first, then columns of sections, and the launch bar below them."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from functools import partial
 from html import escape
@@ -12,7 +12,7 @@ import ipywidgets as widgets
 from nbtools.config import COMMANDS, Launch, NotifyOn, Slurm, StopOn, TrainConfig
 from nbtools.data import project_files
 from nbtools.errors import InvalidNameError
-from nbtools.notebook.background import Fill, Guarded
+from nbtools.notebook.background import Callback, Fill, Guarded
 from nbtools.notebook.form.arguments.argument_rows import ArgumentRows
 from nbtools.notebook.form.data_picker import COLUMN, DataPicker, FileList
 from nbtools.notebook.form.field_list import WHERE, FieldList, row_name
@@ -35,7 +35,7 @@ class FormLayout:
         recipe: Recipe | None,
         fields: FieldList,
         script: ScriptRow,
-        on_edit: Callable[[object], None],
+        on_edit: Callback,
         guarded: Guarded,
         fill: Fill,
     ) -> None:

@@ -117,8 +117,6 @@ def _numbers_of(text: str) -> list[tuple[int, int]]:
     """Return where the numbers of the folded line stand in the line itself, which has more blanks and a prefix."""
     line, places = folded(text), [at for at, character in enumerate(text) if not character.isspace()]
     before = "".join(text.split()).rfind("".join(line.split()))
-    found = []
-    for start, end, _ in numbers_in(line) if before >= 0 else ():
-        first = places[before + len("".join(line[:start].split()))]
-        found.append((first, first + end - start))
-    return found
+    numbers = numbers_in(line) if before >= 0 else []
+    firsts = (places[before + len("".join(line[:start].split()))] for start, _, _ in numbers)
+    return [(first, first + end - start) for first, (start, end, _) in zip(firsts, numbers, strict=True)]

@@ -27,7 +27,7 @@ from nbtools.notebook.panel.controls import Controls, SteerRow
 from nbtools.notebook.panel.snapshot import ShownRun
 from nbtools.notebook.panel.tabs import SAMPLES
 from nbtools.notebook.plots.chart_view import ChartView
-from nbtools.notebook.plots.charts import Charts, Size, charts_of
+from nbtools.notebook.plots.charts import Charts, Sizes, charts_of
 from nbtools.notebook.plots.figure import HEIGHT, WIDTH, picture_of
 from nbtools.notebook.plots.view import Options, X, view_of
 from nbtools.notebook.widgets import Displays, answers_beside_cells, is_attended, parent_message, words_of
@@ -253,7 +253,7 @@ class LivePlot(ChartView):
     def _alt(self) -> str:
         return f"curves of {self.run.id}"
 
-    def _made(self, sizes: Callable[[int], Sequence[Size]]) -> Charts:
+    def _made(self, sizes: Sizes) -> Charts:
         return charts_of(self._shown.view(self._options()), sizes)
 
     def _release(self) -> None:

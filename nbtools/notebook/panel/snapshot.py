@@ -236,11 +236,10 @@ def _breaks_of(history: Mapping[str, Series | Sketch]) -> tuple[list[str], list[
     """Return a sentence for each of the first four metrics with non-finite values, and those of lasting ones."""
     said, stay = [], []
     for name, series in history.items():
-        if (broken := break_of(series)) is None:
-            continue
-        some = f"{name}: {plural(broken.count, 'value')} not finite, first at step {broken.step:,}"
-        said.append(f"{name} is not finite since step {broken.step:,}" if broken.is_end else some)
-        stay += said[-1:] if broken.is_end else []
+        if broken := break_of(series):
+            some = f"{name}: {plural(broken.count, 'value')} not finite, first at step {broken.step:,}"
+            said.append(f"{name} is not finite since step {broken.step:,}" if broken.is_end else some)
+            stay += said[-1:] if broken.is_end else []
     hidden = len(said) - _NUM_BREAKS
     return [*said[:_NUM_BREAKS], f"and {hidden:,} more metrics"] if hidden > 0 else said, stay
 

@@ -3,7 +3,7 @@
 import math
 import time
 from abc import abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
@@ -13,7 +13,7 @@ from IPython.core.interactiveshell import InteractiveShell
 from nbtools.notebook.html_parts import LIVE, THEME
 from nbtools.notebook.live_view import LiveView
 from nbtools.notebook.plots.canvas import Canvas
-from nbtools.notebook.plots.charts import Charts, Size, page_sizes
+from nbtools.notebook.plots.charts import Charts, Sizes, page_sizes
 from nbtools.notebook.plots.figure import WIDTH, RunFigure
 from nbtools.notebook.plots.view import Choices, Options
 from nbtools.notebook.widgets import Output, make_control, view_bundle
@@ -70,7 +70,7 @@ class ChartView(LiveView):
         """Return what the charts are, for readers who do not see them."""
 
     @abstractmethod
-    def _made(self, sizes: Callable[[int], Sequence[Size]]) -> Charts:
+    def _made(self, sizes: Sizes) -> Charts:
         """Return the charts; `sizes` returns the sizes of the plot areas of a number of open ones."""
 
     @abstractmethod

@@ -21,6 +21,8 @@ from nbtools.run.curves import Sketch
 Ticks = Sequence[tuple[float, str]]
 Size = tuple[float, float]
 """Width and height of a chart's plot area."""
+Sizes = Callable[[int], Sequence[Size]]
+"""Returns the sizes of the plot areas of a number of open charts; if there are fewer, the rest is closed."""
 
 MARGIN: Final = {"left": 56, "right": 16, "top": 34, "bottom": 24}
 """Between a chart's edge and its plot area; the title and the legend are at the top."""
@@ -169,7 +171,7 @@ def arranged(
     parts: Sequence[ChartPart],
     runs: Sequence[Mapping[str, Series | Sketch]],
     options: Options,
-    sizes: Callable[[int], Sequence[Size]],
+    sizes: Sizes,
     draw: Callable[[ChartPart, Axis, Size], Chart],
     resumes: Sequence[Sequence[int]],
     reaches: Iterable[int] = (),
@@ -179,7 +181,7 @@ def arranged(
     Args:
         parts: all charts, at least one.
         runs: the curves of each run.
-        sizes: returns the sizes of the plot areas of a number of open charts; if there are fewer, the rest is closed.
+        sizes: see `Sizes`.
         draw: returns an open chart.
         resumes: see `Axis`, and so `reaches`.
     """
@@ -201,11 +203,8 @@ def arranged(
 # --- a run's charts -----------------------------------------------------------------------------
 
 
-def charts_of(view: View, sizes: Callable[[int], Sequence[Size]]) -> Charts:
-    """Return the charts of each group of metrics; every metric is in one.
-
-    `sizes` returns the sizes of the plot areas of a number of open charts; if there are fewer, the rest is closed.
-    """
+def charts_of(view: View, sizes: Sizes) -> Charts:
+    """Return the charts of each group of metrics; every metric is in one."""
     groups = metric_names.grouped(view.history)
     known = {name for _, names in groups for name in names}
     groups += [(name, [name]) for name in view.history if name not in known and len(view.history[name])]
@@ -289,14 +288,7 @@ def limits_of(shown: Floats, levels: Floats = _NO_LEVELS, *, is_log: bool, from_
 
 
 def trace_of(
-    series: Series | Sketch,
-    x: NDArray[Any],
-    axis: Axis,
-    columns: int,
-    *,
-    smoothing: float = 0.0,
-    is_dotted: bool = False,
-    **looks: Any,
+    series: Series | Sketch, x: NDArray[Any], axis: Axis, columns: int, smoothing: float, is_dotted: bool, **looks: Any
 ) -> Trace:
     """Reduce a metric to the pixel columns of a chart.
 
