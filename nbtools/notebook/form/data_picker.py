@@ -1,6 +1,7 @@
 """The data of a form: the project's files in a list, the first rows of the chosen one, and a row per column to name."""
 
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from functools import partial
 from html import escape
 from pathlib import Path
@@ -166,11 +167,10 @@ class DataPicker:
 
     def _is_file(self, name: str) -> bool:
         """Whether the dataset is a file, whose first rows can be read without a walk through folders."""
-        try:
+        with suppress(OSError, ValueError):  # a path with NUL
             path = data_files.dataset_path(hub.with_options(name, {}), self._root)
             return name in self._files.names or path.is_file()
-        except (OSError, ValueError):  # a path with NUL
-            return False
+        return False
 
     def _guessed(self, name: str, found: FirstRows) -> dict[str, Any]:
         """Return the dataset and a guess of its columns."""
@@ -195,10 +195,9 @@ class DataPicker:
 
 def _split(dataset: str | None) -> tuple[str, dict[str, str]]:
     """Return the name of a dataset and the options behind it; none of a text that is malformed."""
-    try:
+    with suppress(DataError):
         return hub.split_options(dataset or "")
-    except DataError:
-        return "", {}
+    return "", {}
 
 
 def _names(value: Any) -> tuple[str, ...]:

@@ -14,7 +14,6 @@ from nbtools.notebook.plots.media_html import state_html, static_html, title_htm
 from nbtools.notebook.widgets import answers_beside_cells, close_tree, html_widget, in_column, make_control
 from nbtools.rundir import media
 from nbtools.rundir.json_files import file_stamp
-from nbtools.rundir.media import MediaItem
 
 _FRAME_MS = 250
 
@@ -70,16 +69,16 @@ class _Part:
         """HTML of the item for a page without a kernel."""
         self._content = html_widget()
         self.widget: widgets.Widget = self._content
-        self._shown: MediaItem | None = None
+        self._shown: media.MediaItem | None = None
 
-    def show(self, item: MediaItem, earlier: Sequence[MediaItem]) -> None:
+    def show(self, item: media.MediaItem, earlier: Sequence[media.MediaItem]) -> None:
         """Show a newer showing; a chart draws the earlier ones behind it."""
         if self._shown != item:
             self._shown = item
             self.html = static_html(item, earlier=earlier)
             self._update(item)
 
-    def _update(self, item: MediaItem) -> None:
+    def _update(self, item: media.MediaItem) -> None:
         self._content.value = self.html
 
     def close(self) -> None:
@@ -102,7 +101,7 @@ class FramesPart(_Part):
         answers_beside_cells(row)
         self.widget = in_column(self._heading, row, self._content)
 
-    def _update(self, item: MediaItem) -> None:
+    def _update(self, item: media.MediaItem) -> None:
         was_at_end = self._slider.value >= self._slider.max
         self._heading.value = title_html(item)
         self._play.max = self._slider.max = len(item.frames) - 1

@@ -37,6 +37,7 @@ from nbtools.run.ranks.stacks import take_stacks
 from nbtools.run.run import Run
 from nbtools.run.state import RunState
 from nbtools.rundir import media
+from nbtools.rundir.json_files import whole
 from nbtools.rundir.requests.steer import controls_of
 from nbtools.rundir.rundir import foreign_owner, is_removed
 
@@ -238,7 +239,7 @@ class LivePlot(ChartView):
     def _receive(self, message: Mapping[str, Any]) -> None:
         with self._lock:
             super()._receive(message)
-            if (step := self._choices.mark) is not None:
+            if (step := whole(message.get("mark"))) is not None:  # of a checkpoint that was clicked
                 self._widgets.tabs.choose(step)
 
     def _look_at_samples(self, state: RunState) -> bool:

@@ -162,11 +162,10 @@ class ShownRun:
 
     def read_rows(self) -> bool:
         """Read all rows, perhaps for seconds; returns whether that was possible."""
-        try:
+        with suppress(NbtoolsError, OSError):  # the next look shows it
             read_rows(self.run)
-        except (NbtoolsError, OSError):  # the next look shows it
-            return False
-        return True
+            return True
+        return False
 
     def read_again(self) -> None:
         """Have the next look read the run, although no file that is compared may have changed."""

@@ -8,7 +8,6 @@ from nbtools.errors import literal
 from nbtools.notebook.html_parts import BORDER, MUTED, NO_FORMULAS, table_html
 from nbtools.notebook.plots.media_html import cut, static_html
 from nbtools.rundir import media
-from nbtools.rundir.media import MediaItem
 
 _MOST_ROWS, _MOST_TEXTS, _LONGEST_TEXT = 50, 50, 5000
 _CELL = "padding:2px 12px 2px 0;text-align:left;vertical-align:middle"
@@ -32,7 +31,7 @@ def answers_html(inputs: Sequence[str], rows: Sequence[dict[str, Any]], step: in
     return f"<div class='{NO_FORMULAS} nbtools-answers'>{''.join(parts)}</div>"
 
 
-def frames_of(rows: Sequence[dict[str, Any]], step: int) -> MediaItem | None:
+def frames_of(rows: Sequence[dict[str, Any]], step: int) -> media.MediaItem | None:
     """Return the states on the way of the first answer that has some, with the checkpoint's step."""
     row = next((row for row in rows if row.get("frames")), None)
     if row is None:

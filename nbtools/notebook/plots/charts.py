@@ -14,7 +14,6 @@ from nbtools.metrics.columns import Series
 from nbtools.metrics.direction import is_cost
 from nbtools.notebook.plots import decimation, metric_names
 from nbtools.notebook.plots.decimation import Curve, Floats
-from nbtools.notebook.plots.metric_names import kind_of
 from nbtools.notebook.plots.view import KINDS, Axis, Limits, Options, View, X, x_ticks
 from nbtools.run.curves import Sketch
 
@@ -325,12 +324,12 @@ def _curves(part: ChartPart, view: View, axis: Axis, size: Size) -> list[Trace]:
     names, group, curves = part.names, part.group, axis.runs[0]
     labels = dict(zip(names, metric_names.labels_of(names, group), strict=True))
     for index, (name, label) in enumerate(labels.items()):
-        kind, series = kind_of(name), curves[name]
+        kind, series = metric_names.kind_of(name), curves[name]
         if kind == "baseline":
             look: dict[str, Any] = {"colour": "muted", "dash": (5.0, 3.0), "width": 1.4, "value": _last(series)}
             drawn.append(_level(series.last, drawn, axis, name=name, label=label, **look))
             continue
-        hue = sum(kind_of(earlier) == kind for earlier in names[:index])
+        hue = sum(metric_names.kind_of(earlier) == kind for earlier in names[:index])
         # Outside the scores panel the first hue belongs to training.
         colours: tuple[str, ...] = ("line", *OTHERS)
         if kind == "eval":
@@ -386,7 +385,7 @@ def _resumes(view: View, axis: Axis, *, is_labelled: bool) -> dict[str, Any]:
 
 def _badge(names: Sequence[str], axis: Axis) -> Badge | None:
     """Return the badge of the curve that diverged first, else of the first value that is not finite."""
-    measured = [name for name in names if kind_of(name) != "baseline"]
+    measured = [name for name in names if metric_names.kind_of(name) != "baseline"]
     found = [(one, name) for name in measured if (one := decimation.break_of(axis.runs[0][name]))]
     if not found:
         return None
