@@ -68,12 +68,11 @@ class RunButtons:
 
     def __init__(self, fork: widgets.Button) -> None:
         """Make the buttons but for `fork`, which resumes with changes, below the checkpoints."""
-        self.stop = make_control(widgets.Button, _STOP[0], width=84, tooltip=_STOP[1], icon="stop")
-        self.stop.add_class("nbt-stop")
-        self.again = make_control(widgets.Button, "Launch again", width=128, tooltip=_AGAIN, icon="repeat")
-        self.onward = make_control(widgets.Button, "Resume", width=96, tooltip=_RESUME, icon="play")
-        self.stacks = make_control(widgets.Button, "Stacks", width=92, tooltip=_STACKS, icon="list")
-        self.report = make_control(widgets.Button, "Report", width=92, tooltip=_REPORT, icon="file-text-o")
+        self.stop = button(_STOP[0], "stop", _STOP[1]).add_class("nbt-stop")
+        self.again = button("Launch again", "repeat", _AGAIN)
+        self.onward = button("Resume", "play", _RESUME)
+        self.stacks = button("Stacks", "list", _STACKS)
+        self.report = button("Report", "file-text-o", _REPORT)
         self.fork = fork
 
     def show(self, state: RunState, offer: ResumeOffer, *, may_launch: bool) -> None:
