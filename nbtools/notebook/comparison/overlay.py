@@ -94,12 +94,11 @@ def coarse_parts(
             steps, counts = one[name].steps, one[name].counts
             start, stop = int(np.searchsorted(x, drawn.limits[0])), int(np.searchsorted(x, drawn.limits[1], "right"))
             shown = counts[max(0, start - 1) : stop + 1]
-            if stop - start >= width or not len(shown) or shown.max() <= 1:
-                continue
-            first = int(steps[start - 1]) if start else -_ANY_STEP
-            last = int(steps[stop]) if stop < len(steps) else _ANY_STEP
-            known = found.get(index, (first, last))
-            found[index] = min(first, known[0]), max(last, known[1])
+            if stop - start < width and len(shown) and shown.max() > 1:
+                first = int(steps[start - 1]) if start else -_ANY_STEP
+                last = int(steps[stop]) if stop < len(steps) else _ANY_STEP
+                known = found.get(index, (first, last))
+                found[index] = min(first, known[0]), max(last, known[1])
     return found
 
 
