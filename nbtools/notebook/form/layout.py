@@ -40,14 +40,14 @@ class FormLayout:
         fill: Fill,
     ) -> None:
         """Lay out `fields`; `on_edit` is called after a choice of data, and `fill` with values by row."""
-        root, on_read = script.project.root, partial(on_edit, None)
+        root = script.project.root
         title, summary = (recipe.title, recipe.summary) if recipe else PROGRAM
         self._heading = widgets.HTML(f"{STYLE}<h3>{escape(title)}</h3><p>{escape(summary)}</p>")
         self._fields, self._script = fields, script
-        self.data = DataPicker(root, recipe, fill, on_read, guarded) if recipe and recipe.guess_columns else None
+        self.data = DataPicker(root, recipe, fill, on_edit, guarded) if recipe and recipe.guess_columns else None
         self._columns: tuple[str, ...] = ()
         """The columns of the chosen table."""
-        self.arguments = None if recipe else ArgumentRows(root, guarded, fill, on_read)
+        self.arguments = None if recipe else ArgumentRows(root, guarded, fill, on_edit)
         self.sections = self._of_program(root) if recipe is None else self._of_recipe(recipe)
         self._finder = SettingFinder()
 
