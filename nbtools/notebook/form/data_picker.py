@@ -153,7 +153,8 @@ class DataPicker:
         if self._unguessed is not None and (found is not None or self._unguessed != name):
             self._unguessed = None
             guessed = self._guessed(name, found) if isinstance(found, FirstRows) else {}
-        self._follow(options.get(COLUMN), found)
+        columns = tuple(column for column in found.columns if column) if isinstance(found, FirstRows) else ()
+        self._follow(options.get(COLUMN), columns)
         if isinstance(found, FirstRows):
             named = {role: value for role, value in values.items() if value is not None}
             named = {**self._recipe.usual_columns(found.columns), **named}
@@ -162,8 +163,7 @@ class DataPicker:
             self._preview.value = _table(found, named) if found.columns else _lines(found)
         else:
             self._preview.value = "<small>reading the first rows</small>" if is_file and answer is None else ""
-        columns = found.columns if isinstance(found, FirstRows) else ()
-        return tuple(column for column in columns if column), guessed
+        return columns, guessed
 
     def _is_file(self, name: str) -> bool:
         """Whether the dataset is a file, whose first rows can be read without a walk through folders."""
@@ -180,10 +180,9 @@ class DataPicker:
         dataset = self._with_column(name, str(column) if column else None)
         return {"dataset": dataset, **{each: guess.get(each) for each in named}}
 
-    def _follow(self, column: str | None, found: object) -> None:
-        columns = found.columns if isinstance(found, FirstRows) else ()
+    def _follow(self, column: str | None, columns: tuple[str, ...]) -> None:
         with self._filling:
-            self.row.offer(tuple(name for name in columns if name) or None)
+            self.row.offer(columns or None)
             if self.row.value != column:
                 self.row.value = column
 

@@ -56,8 +56,7 @@ class ScriptRow:
 
     def matches(self, values: Contents) -> bool:
         """Whether the script has these values."""
-        path = self.target
-        return path is not None and path.exists() and _compared(path, values)[1] == []
+        return (path := self.target) is not None and path.exists() and _compared(path, values)[1] == []
 
     def must_ask(self, values: Contents) -> bool:
         """Whether writing these values would lose values or text that are not the form's.
