@@ -78,9 +78,7 @@ def details_html(title: str, body: str, *, is_open: bool = False, style: str = "
     return f"<details{' open' * is_open}><summary style='{style}'>{title}</summary>{body}</details>"
 
 
-def folded_lines(
-    title: str, lines: Sequence[str], is_open: bool = False, *, colours: Mapping[str, str] | None = None
-) -> str:
+def folded_lines(title: str, lines: Sequence[str], is_open: bool = False, *, colours: Mapping[str, str] = {}) -> str:
     """Return lines, cut if they are long, that unfold under a title, with `colours` by their first character.
 
     It is empty without lines.
@@ -90,10 +88,8 @@ def folded_lines(
     box = f"{MONO}{TEXT}{SURFACE}margin:4px 0;padding:6px 8px;max-height:260px;overflow:auto;white-space:pre"
     shown = [literal(line[:_LONGEST_LINE]) for line in lines]
     if colours:
-        painted = ((colours.get(line[:1], "currentColor"), line) for line in shown)
-        shown = [
-            f"<span style='color:color-mix(in srgb,{colour} 70%,{STRONG})'>{line}</span>" for colour, line in painted
-        ]
+        inks = [f"color-mix(in srgb,{colours.get(line[:1], 'currentColor')} 70%,{STRONG})" for line in shown]
+        shown = [f"<span style='color:{ink}'>{line}</span>" for ink, line in zip(inks, shown, strict=True)]
     body = f"<pre tabindex='0' aria-label='{literal(title)}' style='{box}'>{chr(10).join(shown)}</pre>"
     return details_html(literal(title), body, is_open=is_open, style=MUTED)
 

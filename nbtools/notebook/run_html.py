@@ -85,9 +85,8 @@ def machine(measured: Mapping[str, Sequence[float]]) -> str:
 
 def plain_table(rows: Iterable[Sequence[str]], head: Sequence[str] = ()) -> str:
     """Return rows of plain text as a table."""
-    cells = (
-        [literal(first), *(f"<span style='{MONO}'>{literal(cell)}</span>" for cell in rest)] for first, *rest in rows
-    )
+    every = (map(literal, row) for row in rows)
+    cells = ([first, *(f"<span style='{MONO}'>{cell}</span>" for cell in rest)] for first, *rest in every)
     titles = [f"<span style='{MUTED}'>{literal(cell)}</span>" for cell in head]
     return table_html(cells, titles, style="margin:0 0 8px")
 

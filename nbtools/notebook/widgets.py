@@ -61,15 +61,17 @@ def offer(choice: widgets.Dropdown, options: Sequence[tuple[str, Any]], otherwis
 
 def html_widget() -> widgets.HTML:
     """Make a text as wide as the panel, whose dollar signs are no formulas."""
-    text = widgets.HTML(layout=widgets.Layout(width="100%", margin="0"))
-    for name in NO_FORMULAS.split():
-        text.add_class(name)
-    return text
+    return widgets.HTML(layout={"width": "100%", "margin": "0"}, _dom_classes=tuple(NO_FORMULAS.split()))
 
 
 def in_row(*children: widgets.Widget) -> widgets.Box:
     """Put widgets side by side in the whole width."""
     return widgets.HBox(children, layout=widgets.Layout(flex_flow="row wrap", align_items="center", width="100%"))
+
+
+def in_column(*children: widgets.Widget) -> widgets.VBox:
+    """Put widgets below each other in the whole width."""
+    return widgets.VBox(children, layout={"width": "100%"})
 
 
 def note_widget() -> widgets.HTML:

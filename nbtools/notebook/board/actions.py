@@ -106,10 +106,6 @@ def _choice(name: str, value: str, **look: int) -> Any:
     return make_control(widgets.Dropdown, name, options=options, value=value, **look)
 
 
-def _page() -> Page:
-    return Page(layout={"display": "none", "width": "100%"})
-
-
 class BoardControls:
     """The widgets of a board and their layout.
 
@@ -125,7 +121,8 @@ class BoardControls:
     def __init__(
         self, acts: Mapping[str, Callable[..., None]], layout: BoardLayout, words: str, removal: Removal, curves: Any
     ) -> None:
-        self.labels, self.page, own = LabelForm(acts["save"]), _page(), layout.columns
+        self.labels, self.filling, own = LabelForm(acts["save"]), Filling(), layout.columns
+        self.page, self.scatter = (Page(layout={"display": "none", "width": "100%"}) for _ in range(2))
         hint = "name, tag, state, drawn, recipe, note"
         self.text = make_control(widgets.Text, "Filter", value=words, placeholder=hint, width=420, label=38)
         self.columns = widgets.TagsInput(value=own, allowed_tags=own, placeholder="add column", allow_duplicates=False)
@@ -136,7 +133,6 @@ class BoardControls:
             "of": _choice("Scatter of", layout.of, width=300, label=66),
             "over": _choice("over", layout.over, width=270, label=34),
         }
-        self.scatter, self.filling = _page(), Filling()
         for control in (self.text, self.columns, *self.choices.values()):
             control.observe(lambda _: self.filling.is_on or acts["fill"](), "value")
         self.buttons = {

@@ -22,7 +22,7 @@ from nbtools.notebook.html_parts import note
 from nbtools.notebook.panel.page import STYLE
 from nbtools.notebook.panel.panel import LivePlot
 from nbtools.notebook.plots.chart_view import ChartView
-from nbtools.notebook.plots.charts import Charts, Size
+from nbtools.notebook.plots.charts import Charts, Sizes
 from nbtools.notebook.plots.figure import RunFigure
 from nbtools.notebook.plots.view import Options, X
 from nbtools.notebook.run_html import uncommitted
@@ -274,7 +274,7 @@ class Board(ChartView):
         scatter = f"<div class='nbt-stored'>{self._controls.scatter.list}</div>"
         return "", "", f"{listed}{self._controls.tables.value}{scatter}"
 
-    def _made(self, sizes: Callable[[int], Sequence[Size]]) -> Charts:
+    def _made(self, sizes: Sizes) -> Charts:
         """Return the charts, in a zoom with the rows of the part that is shown."""
         options = Options(**self._options(), split=self._parts[1])
         comparison, curves = self._drawn
@@ -347,5 +347,4 @@ def compare(
         RunNotFoundError: a reference or pattern fits no run.
         ConfigError: fewer than two runs can be read, or no run has the field of `split`.
     """
-    options: dict[str, Any] = {"x": x, "log": log, "smoothing": smoothing, "split": split, "metrics": tuple(metrics)}
-    return Board(drawn=compare_runs(*runs), **options)
+    return Board(drawn=compare_runs(*runs), x=x, log=log, smoothing=smoothing, split=split, metrics=tuple(metrics))

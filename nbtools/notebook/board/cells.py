@@ -100,10 +100,9 @@ def metric_in(column: str, found: RunValues) -> str:
 
 
 def _as_number(text: str) -> float | str:
-    try:
+    with suppress(ValueError):
         return float(text)
-    except ValueError:
-        return text
+    return text
 
 
 def is_falling(column: str, metric: str = "") -> bool:

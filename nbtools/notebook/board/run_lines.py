@@ -176,8 +176,7 @@ class RunLines:
     def html(self) -> str:
         """Return the list of the page as HTML."""
         layout, shown, first = self.layout, self._shown, self.page * NUM_LINES
-        of = plural(len(self.fitting), "run")
-        of = f"{len(self._lines):,} lines, {of}" if layout.group else of
+        of = f"{len(self._lines):,} lines, " * bool(layout.group) + plural(len(self.fitting), "run")
         read = f", {len(self.fitting) - len(self.unread):,} read" if self.unread else ""
         place = f"{first + 1:,} to {first + len(shown):,} of {of}{read}" if shown else "no runs"
         turns = (
@@ -218,12 +217,8 @@ class RunLines:
 
     def scatter(self) -> str:
         """Return the scatter of the runs that fit as HTML; empty without one."""
-        layout = self.layout
-        return (
-            scatter_html(self.fitting, self.values, self.slots, (layout.over, layout.of))
-            if layout.of and layout.over
-            else ""
-        )
+        over, of = self.layout.over, self.layout.of
+        return scatter_html(self.fitting, self.values, self.slots, (over, of)) if over and of else ""
 
     @property
     def offered(self) -> list[str]:

@@ -73,10 +73,9 @@ def scaling(
 def _refuse(count: int) -> None:
     """Raise LaunchError if the machine has fewer GPUs, or, without any, fewer cores than processes."""
     num_gpus = len(devices())
-    if num_gpus and count > num_gpus:
-        raise LaunchError(f"This machine has {plural(num_gpus, 'GPU')}, and each process needs one.")
-    if not num_gpus and count > num_cores():
-        raise LaunchError(f"This machine has {plural(num_cores(), 'CPU core')}, and each process needs one.")
+    most, unit = (num_gpus, "GPU") if num_gpus else (num_cores(), "CPU core")
+    if count > most:
+        raise LaunchError(f"This machine has {plural(most, unit)}, and each process needs one.")
 
 
 def _steps(count: int, most: int, steps: int) -> int:

@@ -33,16 +33,11 @@ def scatter_html(rows: Sequence[RunRow], values: Values, slots: Mapping[str, int
     every = [(row, values[row.id]) for row in rows if row.id in values]
     metrics = [tuple(metric_in(column, found) for column in columns) for _, found in every]
     usual = Counter(metrics).most_common(1)[0][0] if metrics else columns
-    names = [
-        column if metric == column.removeprefix("best ") else f"{column} {metric}"
-        for column, metric in zip(columns, usual, strict=True)
-    ]
-    points = []
-    for (row, found), metric in zip(every, metrics, strict=True):
-        at = [value_of(column, row, found) for column in columns]
-        if metric == usual and all(map(_is_known, at)):
-            points.append((row, at))
-    points = points[:_MOST_POINTS]
+    told = zip(columns, usual, strict=True)
+    names = [column if metric == column.removeprefix("best ") else f"{column} {metric}" for column, metric in told]
+    alike = (one for one, metric in zip(every, metrics, strict=True) if metric == usual)
+    placed = ((row, [value_of(column, row, found) for column in columns]) for row, found in alike)
+    points = [(row, at) for row, at in placed if all(map(_is_known, at))][:_MOST_POINTS]
     title = f"{names[1]} over {names[0]}, {len(points):,} of {plural(len(rows), 'run')}"
     parts = []
     if points:
@@ -52,8 +47,8 @@ def scatter_html(rows: Sequence[RunRow], values: Values, slots: Mapping[str, int
         for (row, at), left, bottom in zip(points, xs, ys, strict=True):
             colour = PALETTE[role(slots[row.id])[0]] if row.id in slots else INK
             look = f"style='left:{left:.2%};bottom:{bottom:.2%};background:{colour}'"
-            told = ", ".join(f"{name} {_text(value)}" for name, value in zip(names, at, strict=True))
-            parts.append(eye("draw", row.id, f"{row.name} {row.id}: {told}", look, is_drawn=row.id in slots))
+            label = ", ".join(f"{name} {_text(value)}" for name, value in zip(names, at, strict=True))
+            parts.append(eye("draw", row.id, f"{row.name} {row.id}: {label}", look, is_drawn=row.id in slots))
     box = f"<div class='nbt-scatter' role='group' aria-label='{literal(title)}'>{''.join(parts)}</div>"
     return f"<div class='nbt-board {NO_FORMULAS}'><p role='status'>{literal(title)}</p>{box}</div>"
 

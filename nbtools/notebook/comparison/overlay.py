@@ -1,6 +1,6 @@
 """The charts of several runs: one chart per metric, one colour per run, for the canvas, the picture and a file."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -34,13 +34,11 @@ def run_legend(comparison: Comparison) -> list[tuple[str, str, tuple[float, ...]
     return [(label, *role(slot)) for label, slot in zip(comparison.labels, comparison.slots, strict=True)]
 
 
-def overlay(
-    comparison: Comparison, curves: Sequence[Curves], options: Options, sizes: Callable[[int], Sequence[charts.Size]]
-) -> charts.Charts:
+def overlay(comparison: Comparison, curves: Sequence[Curves], options: Options, sizes: charts.Sizes) -> charts.Charts:
     """Return one chart per metric with the curves of all runs; with `split`, one per metric and value of that field.
 
     Args:
-        sizes: returns the sizes of the plot areas of a number of open charts; if there are fewer, the rest is closed.
+        sizes: see `charts.Sizes`.
 
     Raises:
         ConfigError: no run has the field of `split`.
@@ -96,12 +94,11 @@ def coarse_parts(
             steps, counts = one[name].steps, one[name].counts
             start, stop = int(np.searchsorted(x, drawn.limits[0])), int(np.searchsorted(x, drawn.limits[1], "right"))
             shown = counts[max(0, start - 1) : stop + 1]
-            if stop - start >= width or not len(shown) or shown.max() <= 1:
-                continue
-            first = int(steps[start - 1]) if start else -_ANY_STEP
-            last = int(steps[stop]) if stop < len(steps) else _ANY_STEP
-            known = found.get(index, (first, last))
-            found[index] = min(first, known[0]), max(last, known[1])
+            if stop - start < width and len(shown) and shown.max() > 1:
+                first = int(steps[start - 1]) if start else -_ANY_STEP
+                last = int(steps[stop]) if stop < len(steps) else _ANY_STEP
+                known = found.get(index, (first, last))
+                found[index] = min(first, known[0]), max(last, known[1])
     return found
 
 

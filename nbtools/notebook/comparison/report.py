@@ -36,7 +36,7 @@ _COLUMN_BYTES = 32
 """Bytes of a column in base64: x, low, high, mean and bold."""
 _LEAST_COLUMNS, _MOST_COLUMNS = 100, 1000
 """Columns of a curve; up to 2,000 points are kept as they are."""
-_NUM_OPEN, _NUM_METRICS, _NUM_TICKS = 6, 3, 6
+_NUM_OPEN, _NUM_TICKS = 6, 6
 _PATH = re.compile(r"(?<![\w.…])~?/(?:[^\s'\",;:()\[\]{}<>]*/)?(?=[^\s/])")
 _OF_MACHINE = "machine.host", "variables."
 

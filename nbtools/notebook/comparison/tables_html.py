@@ -47,10 +47,8 @@ def swatch(index: int) -> str:
 
 
 def _run_cells(comparison: Comparison) -> list[str]:
-    return [
-        f"<span title='{literal(run.id)}'>{swatch(slot)}{literal(label)}</span>"
-        for run, label, slot in zip(comparison.runs, comparison.labels, comparison.slots, strict=True)
-    ]
+    named = zip(comparison.runs, comparison.labels, comparison.slots, strict=True)
+    return [f"<span title='{literal(run.id)}'>{swatch(slot)}{literal(label)}</span>" for run, label, slot in named]
 
 
 def _table(title: str, rows: Sequence[Sequence[str]], note: str = "") -> str:
@@ -65,12 +63,9 @@ def _table_of(comparison: Comparison, curves: Sequence[Curves]) -> str:
     """Return state, differing fields, and best and last values of the runs as one table, and how scripts differ."""
     every = [name for one in curves for name in one if kind_of(name) != "baseline" and not name.endswith("epoch")]
     metrics = sorted(dict.fromkeys(every), key=lambda name: (direction_of(name) is None, name.endswith("_per_s")))
+    states = [str(run.state) for run in comparison.runs]
     steps = [facts.steps(run.step, run.total_steps) for run in comparison.runs]
-    rows = [
-        ["field", *_run_cells(comparison)],
-        ["state", *(str(run.state) for run in comparison.runs)],
-        ["step", *steps],
-    ]
+    rows = [["field", *_run_cells(comparison)], ["state", *states], ["step", *steps]]
     rows += [[*map(literal, (one.name, *one.values))] for one in comparison.differences]
     rows += [[literal(name), *_end_cells(name, curves)] for name in metrics[:_MOST_METRICS]]
     notes = ["No recorded field, version or line of code differs"] * (not comparison.differences)

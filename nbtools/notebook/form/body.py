@@ -201,8 +201,7 @@ class FormBody:
                 self._trial.show(valid if valid and not obstacles else None)
             wrong = {**obstacles, **mistakes}
             places = [self.script.label, *(row.field.name for row in self.view.sections.rows), *wrong]
-            path = self.script.target
-            can_load = path is not None and path.is_file()
+            can_load = (path := self.script.target) is not None and path.is_file()
             in_order = {name: wrong[name] for name in places if name in wrong}
             self.bar.show(in_order, can_write=not mistakes, can_load=can_load)
 
@@ -217,9 +216,8 @@ class FormBody:
         commands = [f"nbtools launch {script}", *([said] if said else [])]
         need = self._preset.need if self._preset else ""
         if need and settings.gpus is None and settings.cluster is None:
-            obstacles["gpus"] = (
-                f"the preset {need}: choose another, CPU only, or where, or write the script for a machine"
-            )
+            others = "choose another, CPU only, or where, or write the script for a machine"
+            obstacles["gpus"] = f"the preset {need}: {others}"
         root = self.script.project.root
         started = ["runs/ID/script.py"]
         args: tuple[str, ...] = ()
@@ -250,24 +248,20 @@ class FormBody:
         user has said of it, what an earlier run of it wrote, and the words by the name of an argument."""
         project = self.script.project
         path = Program(script=values["script"], module=values["module"]).file(project.root)
-        found = remembered(str(project.root), str(path))
+        said = remembered(str(project.root), str(path))
+        words = tuple(said.get("resume") or ()) or guessed_resume(values["args"], read)
+        found: Values = {"resume": words, "checkpoints": said.get("checkpoints")}
         for folder in islice(newest_first(project.runs), _MOST_RUNS):
             program = mapping_at(launch_of(folder), "program")
-            if not found.get("checkpoints") and all(program.get(name) == values[name] for name in ("script", "module")):
+            if not found["checkpoints"] and all(program.get(name) == values[name] for name in ("script", "module")):
                 found["checkpoints"], _, _ = said_in_words(Run(RunDir(folder)))
-        words = tuple(found.get("resume") or ()) or guessed_resume(values["args"], read)
-        return {
-            name: value
-            for name, value in {"resume": words, "checkpoints": found.get("checkpoints")}.items()
-            if value and not values.get(name, True)
-        }
+        return {name: value for name, value in found.items() if value and not values.get(name, True)}
 
     def _mark(self, values: Values, wrong: dict[str, str]) -> None:
         """Show in each row its error, or else from which value it was changed."""
         base = (self._preset.values or {}) if self._preset else values_of(None, Launch())
-        base = {
-            name: base[name] for name in self.fields.in_use if name in base and name not in {WHERE, *Slurm.model_fields}
-        }
+        others = {WHERE, *Slurm.model_fields}
+        base = {name: base[name] for name in self.fields.in_use if name in base and name not in others}
         changed = [name for name in base if name not in values or values[name] != base[name]]
         base_of = "preset" if self._preset else "default"
         was = {name: f"{base_of}: {shown_masked(base[name], 60)}" for name in changed}

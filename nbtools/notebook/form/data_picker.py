@@ -1,6 +1,7 @@
 """The data of a form: the project's files in a list, the first rows of the chosen one, and a row per column to name."""
 
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from functools import partial
 from html import escape
 from pathlib import Path
@@ -152,7 +153,8 @@ class DataPicker:
         if self._unguessed is not None and (found is not None or self._unguessed != name):
             self._unguessed = None
             guessed = self._guessed(name, found) if isinstance(found, FirstRows) else {}
-        self._follow(options.get(COLUMN), found)
+        columns = tuple(column for column in found.columns if column) if isinstance(found, FirstRows) else ()
+        self._follow(options.get(COLUMN), columns)
         if isinstance(found, FirstRows):
             named = {role: value for role, value in values.items() if value is not None}
             named = {**self._recipe.usual_columns(found.columns), **named}
@@ -161,16 +163,14 @@ class DataPicker:
             self._preview.value = _table(found, named) if found.columns else _lines(found)
         else:
             self._preview.value = "<small>reading the first rows</small>" if is_file and answer is None else ""
-        columns = found.columns if isinstance(found, FirstRows) else ()
-        return tuple(column for column in columns if column), guessed
+        return columns, guessed
 
     def _is_file(self, name: str) -> bool:
         """Whether the dataset is a file, whose first rows can be read without a walk through folders."""
-        try:
+        with suppress(OSError, ValueError):  # a path with NUL
             path = data_files.dataset_path(hub.with_options(name, {}), self._root)
             return name in self._files.names or path.is_file()
-        except (OSError, ValueError):  # a path with NUL
-            return False
+        return False
 
     def _guessed(self, name: str, found: FirstRows) -> dict[str, Any]:
         """Return the dataset and a guess of its columns."""
@@ -180,10 +180,9 @@ class DataPicker:
         dataset = self._with_column(name, str(column) if column else None)
         return {"dataset": dataset, **{each: guess.get(each) for each in named}}
 
-    def _follow(self, column: str | None, found: object) -> None:
-        columns = found.columns if isinstance(found, FirstRows) else ()
+    def _follow(self, column: str | None, columns: tuple[str, ...]) -> None:
         with self._filling:
-            self.row.offer(tuple(name for name in columns if name) or None)
+            self.row.offer(columns or None)
             if self.row.value != column:
                 self.row.value = column
 
@@ -195,10 +194,9 @@ class DataPicker:
 
 def _split(dataset: str | None) -> tuple[str, dict[str, str]]:
     """Return the name of a dataset and the options behind it; none of a text that is malformed."""
-    try:
+    with suppress(DataError):
         return hub.split_options(dataset or "")
-    except DataError:
-        return "", {}
+    return "", {}
 
 
 def _names(value: Any) -> tuple[str, ...]:

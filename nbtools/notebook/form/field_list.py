@@ -43,10 +43,9 @@ class FieldList:
         self.num_gpus = len(gpus)
         """Number of GPUs of this machine."""
         self.gpus = GPUField(records["gpus"], gpus, on_edit)
-        self.rows: dict[str, FormRow] = {
-            name: self.gpus if name == "gpus" else FieldRow(field, on_edit, **_SHAPES.get(name, {}))
-            for name, field in records.items()
-        }
+        self.rows: dict[str, FormRow] = {}
+        for name, field in records.items():
+            self.rows[name] = self.gpus if name == "gpus" else FieldRow(field, on_edit, **_SHAPES.get(name, {}))
         self._has_site_defaults = False
 
     @property

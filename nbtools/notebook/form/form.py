@@ -90,9 +90,8 @@ class ConfigForm:
     def body(self) -> FormBody:
         """The form of what is chosen; ConfigError if nothing is chosen yet."""
         if self._body is None:
-            raise ConfigError(
-                f"nothing is chosen in the form yet: click on a card, or name one of {', '.join(RECIPES)}"
-            )
+            offered = ", ".join(RECIPES)
+            raise ConfigError(f"nothing is chosen in the form yet: click on a card, or name one of {offered}")
         return self._body
 
     @property

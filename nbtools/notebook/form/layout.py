@@ -1,6 +1,6 @@
 """The parts of a form and their layout: the data first, then columns of sections, and the launch bar below them."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from functools import partial
 from html import escape
@@ -12,7 +12,7 @@ import ipywidgets as widgets
 from nbtools.config import COMMANDS, Launch, NotifyOn, Slurm, StopOn, TrainConfig
 from nbtools.data import project_files
 from nbtools.errors import InvalidNameError
-from nbtools.notebook.background import Fill, Guarded
+from nbtools.notebook.background import Callback, Fill, Guarded
 from nbtools.notebook.form.arguments.argument_rows import ArgumentRows
 from nbtools.notebook.form.data_picker import COLUMN, DataPicker, FileList
 from nbtools.notebook.form.field_list import WHERE, FieldList, row_name
@@ -35,20 +35,19 @@ class FormLayout:
         recipe: Recipe | None,
         fields: FieldList,
         script: ScriptRow,
-        on_edit: Callable[[object], None],
+        on_edit: Callback,
         guarded: Guarded,
         fill: Fill,
     ) -> None:
         """Lay out `fields`; `on_edit` is called after a choice of data, and `fill` with values by row."""
-        root, on_read = script.project.root, partial(on_edit, None)
+        root = script.project.root
         title, summary = (recipe.title, recipe.summary) if recipe else PROGRAM
         self._heading = widgets.HTML(f"{STYLE}<h3>{escape(title)}</h3><p>{escape(summary)}</p>")
         self._fields, self._script = fields, script
-        is_data = recipe is not None and recipe.guess_columns is not None
-        self.data = DataPicker(root, recipe, fill, on_read, guarded) if recipe and is_data else None
+        self.data = DataPicker(root, recipe, fill, on_edit, guarded) if recipe and recipe.guess_columns else None
         self._columns: tuple[str, ...] = ()
         """The columns of the chosen table."""
-        self.arguments = None if recipe else ArgumentRows(root, guarded, fill, on_read)
+        self.arguments = None if recipe else ArgumentRows(root, guarded, fill, on_edit)
         self.sections = self._of_program(root) if recipe is None else self._of_recipe(recipe)
         self._finder = SettingFinder()
 

@@ -22,8 +22,7 @@ class PresetRow:
         """Offer the presets of `recipe` on a machine with `num_gpus`; the callbacks take what a widget gives them."""
         self._recipe = recipe
         self._needs = {key: _need(preset, num_gpus) for key, preset in recipe.presets.items()}
-        options = [(f"{key}: {need}" if need else key, key) for key, need in self._needs.items()]
-        options = [("none", NONE), *options]
+        options = [("none", NONE), *((f"{key}: {need}" if need else key, key) for key, need in self._needs.items())]
         self._choice = widgets.Dropdown(description="preset", options=options, value=chosen or NONE, **INPUT_SHAPE)
         self._reset = button("Reset", "undo", "Restore the values of the preset", on_reset)
         self._row = FormRow(Field("preset"), self._choice, self._reset)

@@ -56,8 +56,7 @@ class ScriptRow:
 
     def matches(self, values: Contents) -> bool:
         """Whether the script has these values."""
-        path = self.target
-        return path is not None and path.exists() and _compared(path, values)[1] == []
+        return (path := self.target) is not None and path.exists() and _compared(path, values)[1] == []
 
     def must_ask(self, values: Contents) -> bool:
         """Whether writing these values would lose values or text that are not the form's.
@@ -121,10 +120,8 @@ def _compared(path: Path, values: Contents) -> tuple[Script | None, list[str]]:
         found = [("recipe", type(script.content).__name__, type(values[0]).__name__)]
     else:
         found = [*differences(script.content, values[0]), *differences(script.launch, values[1])]
-    words = [
-        f"{name} is {shown_masked(there, 60)} in the script, {shown_masked(here, 60)} in the form"
-        for name, there, here in found
-    ]
+    masked = ((name, shown_masked(there, 60), shown_masked(here, 60)) for name, there, here in found)
+    words = [f"{name} is {there} in the script, {here} in the form" for name, there, here in masked]
     return script, words[:_MOST_NAMED] + ([f"{len(words) - _MOST_NAMED} more"] if len(words) > _MOST_NAMED else [])
 
 

@@ -9,6 +9,7 @@ import ipywidgets as widgets
 from nbtools.config import Launch, TrainConfig
 from nbtools.launcher.trial.trial import Trial, start_trial
 from nbtools.notebook.background import Guarded
+from nbtools.notebook.widgets import button
 from nbtools.script.program import Program
 
 _EVERY_S = 0.5
@@ -25,9 +26,8 @@ class TrialView:
         self._values: tuple[TrainConfig | Program, Launch] | None = None
         self._tried: tuple[TrainConfig | Program, Launch] | None = None
         tooltip = "Measure time and memory of a few steps on one device; no files are kept"
-        self.button = widgets.Button(description=_TRY, icon="flask", tooltip=tooltip, layout={"width": "auto"})
+        self.button = button(_TRY, "flask", tooltip, guarded(self._click))
         self.widget = widgets.HTML(layout={"display": "none"}).add_class("nbtools-trial")
-        self.button.on_click(guarded(self._click))
 
     def show(self, values: tuple[TrainConfig | Program, Launch] | None) -> None:
         """Take the values of the form, None if they cannot be launched; figures of other values disappear."""

@@ -14,7 +14,7 @@ from nbtools.launcher.programs.program_resume import planned_resume, remember, s
 from nbtools.launcher.resume import changed, config_of, read_changes
 from nbtools.notebook.background import Filling
 from nbtools.notebook.html_parts import BORDER, FONT, MUTED, WARN, copy_button, note, table_html
-from nbtools.notebook.widgets import html_widget, in_row, make_control, offer, words_of
+from nbtools.notebook.widgets import html_widget, in_column, in_row, make_control, offer, words_of
 from nbtools.run import facts
 from nbtools.run.checkpoints import BEST_BY, AnyCheckpoint, Checkpoint, best_of
 from nbtools.run.records import local_time, mapping_at
@@ -71,8 +71,7 @@ class CheckpointList:
         self.program, self.table, self.copies, self.changing = ProgramRow(), *(html_widget() for _ in range(3))
         self.choice.disabled = self.changes.disabled = self.start.disabled = True
         form = in_row(self.choice, self.changes, self.start, self.verify)
-        parts = [self.table, self.program.widget, form, self.copies, self.changing]
-        self.widget = widgets.VBox(parts, layout={"width": "100%"})
+        self.widget = in_column(self.table, self.program.widget, form, self.copies, self.changing)
         for control in (self.choice, self.changes):
             control.observe(changed, "value")
         self.choice.observe(self._offer_copies, "value")

@@ -1,6 +1,7 @@
 """The widgets of a panel and their layout; `panel` connects them to the run."""
 
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import ipywidgets as widgets
 
@@ -10,7 +11,7 @@ from nbtools.notebook.panel.curve_editor import CounterChoice
 from nbtools.notebook.panel.page import Notices, Page
 from nbtools.notebook.panel.run_texts import RunTexts
 from nbtools.notebook.panel.tabs import Tabs
-from nbtools.notebook.widgets import html_widget, in_row, make_control
+from nbtools.notebook.widgets import button, html_widget, in_column, in_row, make_control
 from nbtools.run.run import Run
 from nbtools.run.state import RunState
 from nbtools.rundir.requests.steer import Steerable
@@ -42,13 +43,9 @@ class SteerRow:
     """
 
     def __init__(self, act: Act) -> None:
-        self.buttons: dict[str, widgets.Button] = {}
-        for name, (text, icon, tooltip) in _ACTIONS.items():
-            self.buttons[name] = make_control(widgets.Button, text, width=100, icon=icon, tooltip=tooltip)
-            self.buttons[name].on_click(lambda _, name=name: act(name))
+        self.buttons = {name: button(*look, partial(act, name)) for name, look in _ACTIONS.items()}
         self.changes = make_control(widgets.Text, "Change", width=330, label=56)
-        self.apply = make_control(widgets.Button, "Apply", width=84, icon="check", tooltip="From the next step on")
-        self.apply.on_click(lambda _: act(text=self.changes.value))
+        self.apply = button("Apply", "check", "From the next step on", lambda: act(text=self.changes.value))
         self.widget = in_row(*self.buttons.values(), self.changes, self.apply)
         self.widget.layout.display = "none"
 
@@ -57,10 +54,10 @@ class SteerRow:
         self.widget.layout.display = "none" if controls is None else ""
         if controls is None:
             return
-        for name, button in self.buttons.items():
-            is_useful = name != "continue" if not controls.is_paused else name == "continue"
-            button.layout.display = "" if is_useful and name in controls.actions else "none"
-            button.disabled = is_acting
+        for name, each in self.buttons.items():
+            is_useful = controls.is_paused == (name == "continue")
+            each.layout.display = "" if is_useful and name in controls.actions else "none"
+            each.disabled = is_acting
         values = [f"{name}={value}" for name, value in controls.values.items()]
         self.changes.placeholder, self.changes.tooltip = " ".join(values[:2]), "Now: " + ", ".join(values)
         self.changes.disabled = self.apply.disabled = is_acting or not values
@@ -71,12 +68,11 @@ class RunButtons:
 
     def __init__(self, fork: widgets.Button) -> None:
         """Make the buttons but for `fork`, which resumes with changes, below the checkpoints."""
-        self.stop = make_control(widgets.Button, _STOP[0], width=84, tooltip=_STOP[1], icon="stop")
-        self.stop.add_class("nbt-stop")
-        self.again = make_control(widgets.Button, "Launch again", width=128, tooltip=_AGAIN, icon="repeat")
-        self.onward = make_control(widgets.Button, "Resume", width=96, tooltip=_RESUME, icon="play")
-        self.stacks = make_control(widgets.Button, "Stacks", width=92, tooltip=_STACKS, icon="list")
-        self.report = make_control(widgets.Button, "Report", width=92, tooltip=_REPORT, icon="file-text-o")
+        self.stop = button(_STOP[0], "stop", _STOP[1]).add_class("nbt-stop")
+        self.again = button("Launch again", "repeat", _AGAIN)
+        self.onward = button("Resume", "play", _RESUME)
+        self.stacks = button("Stacks", "list", _STACKS)
+        self.report = button("Report", "file-text-o", _REPORT)
         self.fork = fork
 
     def show(self, state: RunState, offer: ResumeOffer, *, may_launch: bool) -> None:
@@ -85,20 +81,20 @@ class RunButtons:
         is_final = state.is_final
         useful = {self.stop: not is_final, self.again: is_final and may_launch}
         useful[self.onward] = is_final and offer.has_checkpoint
-        for button, is_useful in useful.items():
-            button.layout.display, button.disabled = "" if is_useful else "none", not is_useful
+        for each, is_useful in useful.items():
+            each.layout.display, each.disabled = "" if is_useful else "none", not is_useful
         # If nothing is left to do, a run resumes with changes alone.
         why = offer.why_not or offer.nothing_left
         self.onward.disabled |= bool(why)
         self.fork.disabled = not offer.may_start(state)
         self.stacks.disabled = state is not RunState.RUNNING
-        for button, usual, why_not in ((self.onward, _RESUME, why), (self.fork, START, offer.why_not)):
-            button.tooltip = f"Cannot resume: {why_not}" if why_not else usual
+        for each, usual, why_not in ((self.onward, _RESUME, why), (self.fork, START, offer.why_not)):
+            each.tooltip = f"Cannot resume: {why_not}" if why_not else usual
 
     def disable(self) -> None:
         """Disable all while an action runs."""
-        for button in (self.stop, self.stacks, self.fork, self.again, self.onward):
-            button.disabled = True
+        for each in (self.stop, self.stacks, self.fork, self.again, self.onward):
+            each.disabled = True
 
 
 class Controls:
@@ -126,13 +122,13 @@ class Controls:
         menu.observe(lambda change: setattr(unfolded.layout, "display", "" if change.new else "none"), "value")
         buttons = in_row(self.buttons.stop, self.buttons.again, self.buttons.onward, menu)
         buttons.layout.width, buttons.layout.margin = "auto", "0 0 0 12px"
-        state = _column(*self.words.above[:2])
+        state = in_column(*self.words.above[:2])
         state.layout.width, state.layout.flex = "0", "1 1 340px"
         top = in_row(state, buttons)
         top.layout.align_items = "flex-start"
-        upper = _column(top, self.steer.widget, unfolded, *self.words.above[2:], self.note, self.taken)
+        upper = in_column(top, self.steer.widget, unfolded, *self.words.above[2:], self.note, self.taken)
         below = (self.words.sources, self.counters.widget, self.words.losses, self.trouble, self.tabs.widget, self.page)
-        self.whole = _column(upper, *curves, *below).add_class(LIVE)
+        self.whole = in_column(upper, *curves, *below).add_class(LIVE)
 
     def name_run(self, run: Run) -> None:
         """Offer the commands of this run for copying."""
@@ -145,7 +141,3 @@ class Controls:
         }
         buttons = "".join(copy_button(text, content) for text, content in commands.items())
         self._commands.value = f"<div style='{FONT}{MUTED}padding:0 12px'>Copy: {buttons}</div>"
-
-
-def _column(*children: widgets.Widget) -> widgets.Box:
-    return widgets.VBox(children, layout=widgets.Layout(width="100%"))

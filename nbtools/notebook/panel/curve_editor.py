@@ -18,7 +18,7 @@ from nbtools.metrics.printed.shapes import folded, numbers_in, shape_of
 from nbtools.metrics.readers.sources import MetricSource
 from nbtools.notebook.background import Filling
 from nbtools.notebook.html_parts import FONT, MONO, MUTED, TEXT, WARN, sparkline
-from nbtools.notebook.widgets import button, html_widget, in_row, make_control
+from nbtools.notebook.widgets import button, html_widget, in_column, in_row, make_control
 from nbtools.run.run import Run
 
 _HELP = (
@@ -85,10 +85,6 @@ class EditedLine:
         self.call(self.name or metric_at(line, index))
         return True
 
-    def select(self, index: int) -> None:
-        """Choose a number of the line."""
-        self.at = index
-
     def mean(self, meaning: str) -> None:
         """Say what the chosen number is."""
         named = {_NOTHING: "", _CURVE: metric_at(self.line, self.at)}
@@ -138,11 +134,11 @@ class CurveEditor:
         told.value = f"<div style='{FONT}{MUTED}margin:2px 0 6px'>{_HELP}</div>"
         self._row = in_row(self.kept, self._remove)
         parts = in_row(self.number, self.meaning, self.name), in_row(self.text, self._save)
-        self.widget = widgets.VBox([told, self.kind, self._example, *parts, self._preview, self._row])
-        self.widget.layout.width = "100%"
+        self.widget = in_column(told, self.kind, self._example, *parts, self._preview, self._row)
         self.widget.add_class("nbt-curves")
         edited, controls = self._edited, (self.kind, self.number, self.meaning, self.name, self.text)
-        edits: Sequence[Callable[[Any], None]] = (edited.open, edited.select, edited.mean, edited.call, edited.read)
+        select = partial(setattr, edited, "at")
+        edits: Sequence[Callable[[Any], None]] = (edited.open, select, edited.mean, edited.call, edited.read)
         for control, edit in zip(controls, edits, strict=True):
             control.observe(partial(self._edit, edit), "value")
         self._save.on_click(lambda _: self.keep([*self._edited.others(), self.text.value]))

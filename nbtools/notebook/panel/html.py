@@ -132,10 +132,9 @@ def failure(found: Failure, log_path: str) -> str:
 
 def stacks(found: Sequence[RankStacks], first: Collection[int] = ()) -> str:
     """Return the Python stacks of the ranks, folded; those of the ranks in `first` come first and are open."""
-    boxes = []
-    for item in sorted(found, key=lambda item: (item.rank not in first, item.rank)):
-        title, lines = f"rank {item.rank} (pid {item.pid})", item.text.splitlines()
-        boxes.append(html_parts.folded_lines(title, lines, is_open=item.rank in first))
+    every = sorted(found, key=lambda item: (item.rank not in first, item.rank))
+    titled = ((f"rank {item.rank} (pid {item.pid})", item.text.splitlines(), item.rank in first) for item in every)
+    boxes = [html_parts.folded_lines(title, lines, is_open) for title, lines, is_open in titled]
     style = f"{FONT}width:0;min-width:100%;max-height:420px;overflow:auto;margin:4px 0"
     return f"<div role='region' aria-label='stacks of the ranks' style='{style}'>{''.join(boxes)}</div>"
 

@@ -12,7 +12,7 @@ from nbtools.metrics.printed.shapes import folded, numbers_in
 from nbtools.notebook.html_parts import FONT, MONO, MUTED, TEXT
 from nbtools.notebook.panel.curve_editor import CurveEditor
 from nbtools.notebook.panel.snapshot import log_of
-from nbtools.notebook.widgets import html_widget, in_row, make_control
+from nbtools.notebook.widgets import html_widget, in_column, in_row, make_control
 from nbtools.run.run import Run
 from nbtools.rundir.json_files import file_stamp
 from nbtools.rundir.rundir import has_recipe
@@ -44,7 +44,7 @@ class LogView:
         box = widgets.Layout(height="300px", width="100%", overflow="auto", display="flex", flex_flow="column-reverse")
         self.box = widgets.Box([self.text], layout=box).add_class("nbt-log")
         row = in_row(self.search, self.curves, self.count)
-        self.widget = widgets.VBox([row, self.box, self.editor.widget], layout=widgets.Layout(width="100%"))
+        self.widget = in_column(row, self.box, self.editor.widget)
         for control in (self.search, self.curves):
             control.observe(changed, "value")
         self._key: object = None
@@ -117,8 +117,6 @@ def _numbers_of(text: str) -> list[tuple[int, int]]:
     """Return where the numbers of the folded line stand in the line itself, which has more blanks and a prefix."""
     line, places = folded(text), [at for at, character in enumerate(text) if not character.isspace()]
     before = "".join(text.split()).rfind("".join(line.split()))
-    found = []
-    for start, end, _ in numbers_in(line) if before >= 0 else ():
-        first = places[before + len("".join(line[:start].split()))]
-        found.append((first, first + end - start))
-    return found
+    numbers = numbers_in(line) if before >= 0 else []
+    firsts = (places[before + len("".join(line[:start].split()))] for start, _, _ in numbers)
+    return [(first, first + end - start) for first, (start, end, _) in zip(firsts, numbers, strict=True)]

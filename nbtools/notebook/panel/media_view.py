@@ -11,10 +11,9 @@ import ipywidgets as widgets
 from nbtools.notebook.html_parts import FONT, MUTED, NO_FORMULAS, details_html
 from nbtools.notebook.plots.figure import WIDTH
 from nbtools.notebook.plots.media_html import state_html, static_html, title_html
-from nbtools.notebook.widgets import answers_beside_cells, close_tree, html_widget, make_control
+from nbtools.notebook.widgets import answers_beside_cells, close_tree, html_widget, in_column, make_control
 from nbtools.rundir import media
 from nbtools.rundir.json_files import file_stamp
-from nbtools.rundir.media import MediaItem
 
 _FRAME_MS = 250
 
@@ -70,16 +69,16 @@ class _Part:
         """HTML of the item for a page without a kernel."""
         self._content = html_widget()
         self.widget: widgets.Widget = self._content
-        self._shown: MediaItem | None = None
+        self._shown: media.MediaItem | None = None
 
-    def show(self, item: MediaItem, earlier: Sequence[MediaItem]) -> None:
+    def show(self, item: media.MediaItem, earlier: Sequence[media.MediaItem]) -> None:
         """Show a newer showing; a chart draws the earlier ones behind it."""
         if self._shown != item:
             self._shown = item
             self.html = static_html(item, earlier=earlier)
             self._update(item)
 
-    def _update(self, item: MediaItem) -> None:
+    def _update(self, item: media.MediaItem) -> None:
         self._content.value = self.html
 
     def close(self) -> None:
@@ -100,16 +99,14 @@ class FramesPart(_Part):
         self._heading = html_widget()
         row = widgets.HBox([self._play, self._slider], layout=widgets.Layout(flex_flow="row wrap"))
         answers_beside_cells(row)
-        self.widget = widgets.VBox([self._heading, row, self._content], layout=widgets.Layout(width="100%"))
+        self.widget = in_column(self._heading, row, self._content)
 
-    def _update(self, item: MediaItem) -> None:
+    def _update(self, item: media.MediaItem) -> None:
         was_at_end = self._slider.value >= self._slider.max
         self._heading.value = title_html(item)
-        last = len(item.frames) - 1
-        for control in (self._play, self._slider):
-            control.max = last
+        self._play.max = self._slider.max = len(item.frames) - 1
         if was_at_end:  # a frame that the user chose in the middle stays
-            self._play.value = self._slider.value = last
+            self._play.value = self._slider.value = self._slider.max
         self._draw()
 
     def close(self) -> None:

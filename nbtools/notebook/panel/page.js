@@ -93,7 +93,7 @@ function nameSliders(root, stopping) {
 function render({ model, el }) {
   const ending = new AbortController(), { signal } = ending, options = { signal };
   let root = null;
-  const list = document.createElement("div"), told = "change:list";
+  const list = document.createElement("div");
   const showList = () => liken(list, new DOMParser().parseFromString(model.get("list"), "text/html").body);
   const start = () => {
     if (signal.aborted) return;
@@ -130,15 +130,12 @@ function render({ model, el }) {
   list.addEventListener("keydown", (event) => event.ctrlKey || event.metaKey || event.stopPropagation());
   el.append(list);
   showList();
-  model.on(told, showList);
-  model.on("change:is_sought", seek);
-  model.on("msg:custom", tell);
+  const heard = Object.entries({ "change:list": showList, "change:is_sought": seek, "msg:custom": tell });
+  for (const [name, action] of heard) model.on(name, action);
   start();
   return () => {
     ending.abort();
-    model.off(told, showList);
-    model.off("change:is_sought", seek);
-    model.off("msg:custom", tell);
+    for (const [name, action] of heard) model.off(name, action);
   };
 }
 

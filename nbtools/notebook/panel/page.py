@@ -6,13 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import anywidget
-import ipywidgets as widgets
 import traitlets
 
 from nbtools.errors import LaunchError
 from nbtools.failures.evidence import last_rows
 from nbtools.machine.on_end import sentence_on_end
-from nbtools.notebook.widgets import make_control
+from nbtools.notebook.widgets import button
 from nbtools.run.run import Run
 from nbtools.run.state import RunState
 from nbtools.rundir.json_files import finite
@@ -48,8 +47,7 @@ class Notices:
 
     def __init__(self, page: Page) -> None:
         self._page = page
-        self.begin = make_control(widgets.Button, "Notify", width=92, icon="bell", tooltip=_NOTIFY)
-        self.begin.add_class("nbt-notify")
+        self.begin = button("Notify", "bell", _NOTIFY).add_class("nbt-notify")
         self._since: float | None = None
         self._running: Run | None = None
         self._kinds: list[str] = []

@@ -27,7 +27,7 @@ from nbtools.notebook.panel.controls import Controls, SteerRow
 from nbtools.notebook.panel.snapshot import ShownRun
 from nbtools.notebook.panel.tabs import SAMPLES
 from nbtools.notebook.plots.chart_view import ChartView
-from nbtools.notebook.plots.charts import Charts, Size, charts_of
+from nbtools.notebook.plots.charts import Charts, Sizes, charts_of
 from nbtools.notebook.plots.figure import HEIGHT, WIDTH, picture_of
 from nbtools.notebook.plots.view import Options, X, view_of
 from nbtools.notebook.widgets import Displays, answers_beside_cells, is_attended, parent_message, words_of
@@ -37,6 +37,7 @@ from nbtools.run.ranks.stacks import take_stacks
 from nbtools.run.run import Run
 from nbtools.run.state import RunState
 from nbtools.rundir import media
+from nbtools.rundir.json_files import whole
 from nbtools.rundir.requests.steer import controls_of
 from nbtools.rundir.rundir import foreign_owner, is_removed
 
@@ -238,7 +239,7 @@ class LivePlot(ChartView):
     def _receive(self, message: Mapping[str, Any]) -> None:
         with self._lock:
             super()._receive(message)
-            if (step := self._choices.mark) is not None:
+            if (step := whole(message.get("mark"))) is not None:  # of a checkpoint that was clicked
                 self._widgets.tabs.choose(step)
 
     def _look_at_samples(self, state: RunState) -> bool:
@@ -253,7 +254,7 @@ class LivePlot(ChartView):
     def _alt(self) -> str:
         return f"curves of {self.run.id}"
 
-    def _made(self, sizes: Callable[[int], Sequence[Size]]) -> Charts:
+    def _made(self, sizes: Sizes) -> Charts:
         return charts_of(self._shown.view(self._options()), sizes)
 
     def _release(self) -> None:

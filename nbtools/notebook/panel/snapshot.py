@@ -162,11 +162,10 @@ class ShownRun:
 
     def read_rows(self) -> bool:
         """Read all rows, perhaps for seconds; returns whether that was possible."""
-        try:
+        with suppress(NbtoolsError, OSError):  # the next look shows it
             read_rows(self.run)
-        except (NbtoolsError, OSError):  # the next look shows it
-            return False
-        return True
+            return True
+        return False
 
     def read_again(self) -> None:
         """Have the next look read the run, although no file that is compared may have changed."""
@@ -236,11 +235,10 @@ def _breaks_of(history: Mapping[str, Series | Sketch]) -> tuple[list[str], list[
     """Return a sentence for each of the first four metrics with non-finite values, and those of lasting ones."""
     said, stay = [], []
     for name, series in history.items():
-        if (broken := break_of(series)) is None:
-            continue
-        some = f"{name}: {plural(broken.count, 'value')} not finite, first at step {broken.step:,}"
-        said.append(f"{name} is not finite since step {broken.step:,}" if broken.is_end else some)
-        stay += said[-1:] if broken.is_end else []
+        if broken := break_of(series):
+            some = f"{name}: {plural(broken.count, 'value')} not finite, first at step {broken.step:,}"
+            said.append(f"{name} is not finite since step {broken.step:,}" if broken.is_end else some)
+            stay += said[-1:] if broken.is_end else []
     hidden = len(said) - _NUM_BREAKS
     return [*said[:_NUM_BREAKS], f"and {hidden:,} more metrics"] if hidden > 0 else said, stay
 

@@ -8,7 +8,6 @@ from nbtools.errors import literal
 from nbtools.notebook.html_parts import BORDER, MUTED, NO_FORMULAS, table_html
 from nbtools.notebook.plots.media_html import cut, static_html
 from nbtools.rundir import media
-from nbtools.rundir.media import MediaItem
 
 _MOST_ROWS, _MOST_TEXTS, _LONGEST_TEXT = 50, 50, 5000
 _CELL = "padding:2px 12px 2px 0;text-align:left;vertical-align:middle"
@@ -23,7 +22,8 @@ _BARS_PX, _COLUMN_PX = 120, 48
 
 def answers_html(inputs: Sequence[str], rows: Sequence[dict[str, Any]], step: int | None = None) -> str:
     """Return the results for some inputs, in order; with the checkpoint's `step`, also the intermediate states."""
-    parts = [_answer(given, row) for given, row in zip(inputs, rows, strict=False)][:_MOST_ROWS]
+    answers = [_answer(given, row) for given, row in zip(inputs, rows, strict=False)][:_MOST_ROWS]
+    parts = [f"<div style='border-top:{BORDER};padding:8px 2px'>{answer}</div>" for answer in answers]
     if len(rows) > _MOST_ROWS:
         parts.append(f"<div style='{MUTED}'>… and {len(rows) - _MOST_ROWS:,} more: in <code>.results</code></div>")
     if step is not None and (item := frames_of(rows, step)) is not None:
@@ -31,7 +31,7 @@ def answers_html(inputs: Sequence[str], rows: Sequence[dict[str, Any]], step: in
     return f"<div class='{NO_FORMULAS} nbtools-answers'>{''.join(parts)}</div>"
 
 
-def frames_of(rows: Sequence[dict[str, Any]], step: int) -> MediaItem | None:
+def frames_of(rows: Sequence[dict[str, Any]], step: int) -> media.MediaItem | None:
     """Return the states on the way of the first answer that has some, with the checkpoint's step."""
     row = next((row for row in rows if row.get("frames")), None)
     if row is None:
@@ -43,21 +43,20 @@ def frames_of(rows: Sequence[dict[str, Any]], step: int) -> MediaItem | None:
 
 def _answer(given: str, row: dict[str, Any]) -> str:
     if "error" in row:
-        body = f"<div class='nbtools-error'>{literal(str(row['error']))}</div>"
-        return _framed(_given(given) + body)
+        return f"{_given(given)}<div class='nbtools-error'>{literal(str(row['error']))}</div>"
     if "masks" in row:
-        return _framed(_filled(given, row))
+        return _filled(given, row)
     if "candidates" in row:
-        return _framed(_given(given) + _codes(row))
+        return _given(given) + _codes(row)
     if "returns" in row:
-        return _framed(_episodes(row))
+        return _episodes(row)
     texts = [str(text) for text in row.get("texts") or [row.get("text", "")]][:_MOST_TEXTS]
     shown = [literal(cut(text, _LONGEST_TEXT)) or f"<i style='{MUTED}'>an empty text</i>" for text in texts]
     before = f"<span style='{MUTED}'>{literal(cut(given, _LONGEST_TEXT))}</span>"
     if "texts" not in row:  # the continuation follows the beginning of the text
-        return _framed(f"<div style='{_TEXT}'>{before}{shown[0]}</div>")
+        return f"<div style='{_TEXT}'>{before}{shown[0]}</div>"
     items = "".join(f"<div style='{_TEXT};padding:3px 0'>{text}</div>" for text in shown)
-    return _framed((f"<div style='{_TEXT}'>{before}</div>" if given else "") + items)
+    return (f"<div style='{_TEXT}'>{before}</div>" if given else "") + items
 
 
 def _filled(given: str, row: dict[str, Any]) -> str:
@@ -108,17 +107,11 @@ def _episodes(row: dict[str, Any]) -> str:
 
 def _table(values: Sequence[tuple[str, float]], heading: str = "") -> str:
     """Return names with their probabilities as bars."""
-    rows = [
-        (literal(name), f"<span style='{_BAR};width:{max(_BARS_PX * chance, 1):.0f}px'></span>", f"{chance:.3f}")
-        for name, chance in values
-    ]
+    bars = (f"<span style='{_BAR};width:{max(_BARS_PX * chance, 1):.0f}px'></span>" for _, chance in values)
+    rows = [(literal(name), bar, f"{chance:.3f}") for (name, chance), bar in zip(values, bars, strict=True)]
     caption = f"<div style='{MUTED};font-size:12px;margin-top:4px'>{literal(heading)}</div>" if heading else ""
     return f"{caption}{table_html(rows, cell=_CELL, style='margin:4px 0')}"
 
 
 def _given(text: str) -> str:
     return f"<div style='{_TEXT};{MUTED}'>{literal(cut(text, _LONGEST_TEXT))}</div>"
-
-
-def _framed(body: str) -> str:
-    return f"<div style='border-top:{BORDER};padding:8px 2px'>{body}</div>"

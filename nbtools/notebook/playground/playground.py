@@ -59,15 +59,14 @@ class OpenModel:
     def opened(self, tell: Callable[[str], None]) -> ModelProcess:
         """Return the process of the chosen checkpoint, and end any other one of this run's playgrounds."""
         self._offer_checkpoints()
-        saved = self._run.checkpoints
+        saved, trust_remote_code = self._run.checkpoints, self.consent.value
         wanted = self.checkpoint.value or (saved[-1].name if saved else "")
-        if self.process is None or self._loaded != (wanted, self.consent.value):
+        if self.process is None or self._loaded != (wanted, trust_remote_code):
             self.close()
             if (earlier := _of_runs.get(self._run.id)) is not None:
                 earlier.close()
             _of_runs[self._run.id] = self
             tell(f"Loading {wanted or 'the model'}")
-            trust_remote_code = self.consent.value
             self.process = ModelProcess(self._run, self.checkpoint.value or None, trust_remote_code=trust_remote_code)
             self._loaded = wanted, trust_remote_code
         return self.process

@@ -543,7 +543,7 @@ class Canvas {
     this.redraw();
   }
   colour = (role) => this.palette[role] ?? this.ink[role] ?? this.ink.text;
-  font = (size, weight = 400) => `${weight} ${size}px ${this.family}`;
+  font = (size) => `${size}px ${this.family}`;
   /** Let an entry of a legend raise its curve, or its run in all charts, while the pointer is on it. */
   raises(element, wanted) {
     const raise = (raised) => Object.assign(this, { raised }).redraw();

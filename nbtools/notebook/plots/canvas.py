@@ -20,6 +20,8 @@ SCRIPT = "".join((_HERE / name).read_text(encoding="utf-8") for name in ("format
 _FIELDS = ["name", "label", "run", "value", "colour", "dash", "width", "dots", "is_smoothed", "is_band"]
 _FIELDS += ["is_exact", "per_column"]
 """Fields of a `Trace` that are sent besides its columns."""
+_OF_OPEN = "is_log", "can_log", "is_fixed", "y", "x_ticks", "y_ticks", "veil"
+"""Fields of a `Chart` that are sent if it is open."""
 _UNITS = {"time": "clock", "relative": "seconds"}
 _NUM_STEPS = 1 << 12
 """Steps of float32 between the ends of a curve that are finer than a pixel."""
@@ -109,11 +111,9 @@ def _chart(chart: Chart, columns: PackedColumns) -> dict[str, Any]:
     described["section"] = section_of(chart.names[0]) if chart.names else ""
     if not chart.is_open:
         return described
-    described |= {
-        name: getattr(chart, name) for name in ("is_log", "can_log", "is_fixed", "y", "x_ticks", "y_ticks", "veil")
-    }
     return {
         **described,
+        **{name: getattr(chart, name) for name in _OF_OPEN},
         "series": [columns.add(trace) for trace in chart.series],
         "marks": [{**asdict(mark), "y": finite(mark.y)} for mark in chart.marks],
         "cuts": [{"x": x, "label": label} for x, label in chart.cuts],

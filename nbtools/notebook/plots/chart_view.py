@@ -3,7 +3,7 @@
 import math
 import time
 from abc import abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
@@ -13,8 +13,8 @@ from IPython.core.interactiveshell import InteractiveShell
 from nbtools.notebook.html_parts import LIVE, THEME
 from nbtools.notebook.live_view import LiveView
 from nbtools.notebook.plots.canvas import Canvas
-from nbtools.notebook.plots.charts import Charts, Size, page_sizes
-from nbtools.notebook.plots.figure import WIDTH, RunFigure, RunLegend
+from nbtools.notebook.plots.charts import Charts, Sizes, page_sizes
+from nbtools.notebook.plots.figure import WIDTH, RunFigure
 from nbtools.notebook.plots.view import Choices, Options
 from nbtools.notebook.widgets import Output, make_control, view_bundle
 
@@ -45,13 +45,12 @@ class ChartView(LiveView):
         name: of its thread.
         text: plain text of a cell's output, the same in each execution.
         options: what the charts show until the page chooses otherwise.
-        runs: label, colour and dash of compared runs, for the legend of the picture.
     """
 
-    def __init__(self, name: str, text: str, options: Options, runs: RunLegend = ()) -> None:
+    def __init__(self, name: str, text: str, options: Options) -> None:
         super().__init__(name)
         self._text, self._given = text, options
-        self._new_figure = partial(RunFigure, titled=False, runs=runs)
+        self._new_figure = partial(RunFigure, titled=False)
         self._choices = Choices(x=options.x)
         # Explicit width and height keep the page from jumping; hidden until the first drawing.
         shape = ipywidgets.Layout(max_width="100%", height="auto", visibility="hidden")
@@ -71,7 +70,7 @@ class ChartView(LiveView):
         """Return what the charts are, for readers who do not see them."""
 
     @abstractmethod
-    def _made(self, sizes: Callable[[int], Sequence[Size]]) -> Charts:
+    def _made(self, sizes: Sizes) -> Charts:
         """Return the charts; `sizes` returns the sizes of the plot areas of a number of open ones."""
 
     @abstractmethod
@@ -104,10 +103,8 @@ class ChartView(LiveView):
             self._render()
         # An empty canvas has no height, and the page reports it as not visible.
         elif not choices.is_hidden or self._canvas.version == 0:
-            charts = self._made(
-                lambda num_open: page_sizes(num_open, choices.width or WIDTH, is_whole=bool(choices.only))
-            )
-            self._canvas.show(charts, alt=self._alt, filter=choices.filter, only=choices.only)
+            sizes = partial(page_sizes, width=choices.width or WIDTH, is_whole=bool(choices.only))
+            self._canvas.show(self._made(sizes), alt=self._alt, filter=choices.filter, only=choices.only)
 
     def _render(self) -> None:
         """Draw the picture; a page keeps none without a curve."""
@@ -138,8 +135,7 @@ class ChartView(LiveView):
         """Renew the static outputs, which a saved notebook keeps, if it is time."""
         now, is_drawn_by_page = time.monotonic(), self._choices.is_ready
         every_s = RENDER_EVERY_S if is_drawn_by_page else STORE_EVERY_S
-        is_due = at_once or (bool(self._displays) and not self._is_stored and now - self._stored_at >= every_s)
-        if not is_due:
+        if not at_once and (self._is_stored or not self._displays or now - self._stored_at < every_s):
             return
         if is_drawn_by_page:
             self._render()

@@ -14,13 +14,14 @@ from nbtools.metrics.columns import Series
 from nbtools.metrics.direction import is_cost
 from nbtools.notebook.plots import decimation, metric_names
 from nbtools.notebook.plots.decimation import Curve, Floats
-from nbtools.notebook.plots.metric_names import kind_of
 from nbtools.notebook.plots.view import KINDS, Axis, Limits, Options, View, X, x_ticks
 from nbtools.run.curves import Sketch
 
 Ticks = Sequence[tuple[float, str]]
 Size = tuple[float, float]
 """Width and height of a chart's plot area."""
+Sizes = Callable[[int], Sequence[Size]]
+"""Returns the sizes of the plot areas of a number of open charts; if there are fewer, the rest is closed."""
 
 MARGIN: Final = {"left": 56, "right": 16, "top": 34, "bottom": 24}
 """Between a chart's edge and its plot area; the title and the legend are at the top."""
@@ -169,7 +170,7 @@ def arranged(
     parts: Sequence[ChartPart],
     runs: Sequence[Mapping[str, Series | Sketch]],
     options: Options,
-    sizes: Callable[[int], Sequence[Size]],
+    sizes: Sizes,
     draw: Callable[[ChartPart, Axis, Size], Chart],
     resumes: Sequence[Sequence[int]],
     reaches: Iterable[int] = (),
@@ -179,7 +180,7 @@ def arranged(
     Args:
         parts: all charts, at least one.
         runs: the curves of each run.
-        sizes: returns the sizes of the plot areas of a number of open charts; if there are fewer, the rest is closed.
+        sizes: see `Sizes`.
         draw: returns an open chart.
         resumes: see `Axis`, and so `reaches`.
     """
@@ -201,11 +202,8 @@ def arranged(
 # --- a run's charts -----------------------------------------------------------------------------
 
 
-def charts_of(view: View, sizes: Callable[[int], Sequence[Size]]) -> Charts:
-    """Return the charts of each group of metrics; every metric is in one.
-
-    `sizes` returns the sizes of the plot areas of a number of open charts; if there are fewer, the rest is closed.
-    """
+def charts_of(view: View, sizes: Sizes) -> Charts:
+    """Return the charts of each group of metrics; every metric is in one."""
     groups = metric_names.grouped(view.history)
     known = {name for _, names in groups for name in names}
     groups += [(name, [name]) for name in view.history if name not in known and len(view.history[name])]
@@ -289,14 +287,7 @@ def limits_of(shown: Floats, levels: Floats = _NO_LEVELS, *, is_log: bool, from_
 
 
 def trace_of(
-    series: Series | Sketch,
-    x: NDArray[Any],
-    axis: Axis,
-    columns: int,
-    *,
-    smoothing: float = 0.0,
-    is_dotted: bool = False,
-    **looks: Any,
+    series: Series | Sketch, x: NDArray[Any], axis: Axis, columns: int, smoothing: float, is_dotted: bool, **looks: Any
 ) -> Trace:
     """Reduce a metric to the pixel columns of a chart.
 
@@ -333,12 +324,12 @@ def _curves(part: ChartPart, view: View, axis: Axis, size: Size) -> list[Trace]:
     names, group, curves = part.names, part.group, axis.runs[0]
     labels = dict(zip(names, metric_names.labels_of(names, group), strict=True))
     for index, (name, label) in enumerate(labels.items()):
-        kind, series = kind_of(name), curves[name]
+        kind, series = metric_names.kind_of(name), curves[name]
         if kind == "baseline":
             look: dict[str, Any] = {"colour": "muted", "dash": (5.0, 3.0), "width": 1.4, "value": _last(series)}
             drawn.append(_level(series.last, drawn, axis, name=name, label=label, **look))
             continue
-        hue = sum(kind_of(earlier) == kind for earlier in names[:index])
+        hue = sum(metric_names.kind_of(earlier) == kind for earlier in names[:index])
         # Outside the scores panel the first hue belongs to training.
         colours: tuple[str, ...] = ("line", *OTHERS)
         if kind == "eval":
@@ -374,11 +365,9 @@ def _legible(drawn: Sequence[Trace], room: float) -> list[Trace]:
 
 
 def _marks(view: View, axis: Axis) -> list[Mark]:
-    best = min((loss for _, loss in view.checkpoints if loss is not None and np.isfinite(loss)), default=None)
-    marks = [
-        Mark(axis.of_step(step), loss, step, "checkpoint" if loss is None or loss != best else "best", f"step {step:,}")
-        for step, loss in view.checkpoints
-    ]
+    best = min((loss for _, loss in view.checkpoints if loss is not None and np.isfinite(loss)), default=np.nan)
+    kinds = ((step, loss, "best" if loss == best else "checkpoint") for step, loss in view.checkpoints)
+    marks = [Mark(axis.of_step(step), loss, step, kind, f"step {step:,}") for step, loss, kind in kinds]
     return [mark for mark in marks if axis.limits[0] <= mark.x <= axis.limits[1]]
 
 
@@ -396,7 +385,7 @@ def _resumes(view: View, axis: Axis, *, is_labelled: bool) -> dict[str, Any]:
 
 def _badge(names: Sequence[str], axis: Axis) -> Badge | None:
     """Return the badge of the curve that diverged first, else of the first value that is not finite."""
-    measured = [name for name in names if kind_of(name) != "baseline"]
+    measured = [name for name in names if metric_names.kind_of(name) != "baseline"]
     found = [(one, name) for name in measured if (one := decimation.break_of(axis.runs[0][name]))]
     if not found:
         return None

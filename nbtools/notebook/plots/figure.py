@@ -253,9 +253,6 @@ def _drawable() -> frozenset[int]:
 
 def plain(text: str, max_length: int) -> str:
     """Return one line of text: characters that the font lacks become boxes, a long text ends in an ellipsis."""
-    visible = (
-        c if ord(c) in _drawable() and unicodedata.category(c) not in ("Cc", "Cf", "Zl", "Zp") else "□"
-        for c in text[: max_length + 1]
-    )
-    line = "".join(visible)
+    hidden, start = ("Cc", "Cf", "Zl", "Zp"), text[: max_length + 1]
+    line = "".join(c if ord(c) in _drawable() and unicodedata.category(c) not in hidden else "□" for c in start)
     return line if len(line) <= max_length else line[: max_length - 1] + "…"

@@ -83,9 +83,8 @@ def as_picture(frames: Sequence[str], most: int = 8, *, keep_lines: bool = False
         _draw(draw, _WIDTH * left, round(_HEIGHT * top), frame, before, keep_lines)
         before = frame
     png = io.BytesIO()
-    picture.quantize(32, method=Picture.Quantize.FASTOCTREE, dither=Picture.Dither.NONE).save(
-        png, "PNG", compress_level=9
-    )
+    picture = picture.quantize(32, method=Picture.Quantize.FASTOCTREE, dither=Picture.Dither.NONE)
+    picture.save(png, "PNG", compress_level=9)
     return Image(png.getvalue(), format="png")  # type: ignore[no-untyped-call]
 
 

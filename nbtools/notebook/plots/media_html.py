@@ -69,10 +69,8 @@ def state_html(item: MediaItem, number: int) -> str:
 
 def _table_html(item: MediaItem) -> str:
     """Return a table of the first 20 rows and the number of the others."""
-    head, *body = (
-        [literal(cut(cell, _LONGEST_CELL)) for cell in cells[:_MOST_COLUMNS]]
-        for cells in (item.columns, *item.rows[:_MOST_ROWS])
-    )
+    shown = (cells[:_MOST_COLUMNS] for cells in (item.columns, *item.rows[:_MOST_ROWS]))
+    head, *body = ([literal(cut(cell, _LONGEST_CELL)) for cell in cells] for cells in shown)
     more = len(item.rows) - _MOST_ROWS
     note = f"<div style='{_FONT}'>… and {more:,} more rows: nbtools show RUN --media</div>" if more > 0 else ""
     return f"<div tabindex='0' style='overflow:auto;max-height:340px'>{table_html(body, head, style=MONO)}</div>{note}"

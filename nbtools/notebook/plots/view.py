@@ -136,8 +136,6 @@ class Choices:
     """View of the charts -> whether it is hidden."""
     is_ready: bool = False
     """Whether a page draws the charts."""
-    mark: int | None = None
-    """Step of the checkpoint whose mark was clicked last, until it is shown."""
 
     @property
     def is_hidden(self) -> bool:
@@ -158,7 +156,6 @@ class Choices:
             self.width = width
         if "zoom" in message:
             self.span = _limits(message["zoom"])
-        self.mark = whole(message.get("mark"))
         if (x := message.get("x")) in KINDS and x != self.x:
             self.x, self.span = x, None
         if isinstance(text := message.get("filter"), str):

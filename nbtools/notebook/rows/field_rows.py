@@ -241,7 +241,6 @@ class GPUField(FormRow):
 
     def __init__(self, field: Field, gpus: Sequence[tuple[int, str]], on_edit: Callable[[object], None]) -> None:
         """Offer `gpus`, pairs of an index and a label; `on_edit` is called as by `FieldRow`."""
-        self._gpus = dict(gpus)
         modes, tooltip = [("CPU only", "cpu"), ("first GPUs, or the CPU", "auto")], f"gpus: {field.help}"
         self._mode = widgets.Dropdown(description="gpus", options=modes, tooltip=tooltip, **INPUT_SHAPE)
         self._boxes: dict[int, widgets.Checkbox] = {}
@@ -251,7 +250,7 @@ class GPUField(FormRow):
         there = f"{len(gpus)} on this machine" if gpus else "none on this machine: the CPU is used"
         super().__init__(field.replace(help=there), self._mode)
         self.widget = widgets.VBox([self._line, self._choice], layout={"overflow": "visible"})
-        for index, label in self._gpus.items():
+        for index, label in gpus:
             self._add_box(index, label)
         self._mode.observe(self._fold, names="value")
         self._mode.observe(on_edit, names="value")

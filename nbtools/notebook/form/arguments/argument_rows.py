@@ -124,9 +124,8 @@ class ArgumentRows:
         self._facts = [what, *found.notes]
         if (keys := self.config.keys.shown) is not None:
             count = plural(len(keys.arguments), "key")
-            self._facts += [f"{count} of {keys.script.name}; a run gets a copy with the changes"]
-        self._facts += [f"starts in {question.cwd}"]
-        self._facts += [f"runs in {answer.python}"] if answer.python else []
+            self._facts.append(f"{count} of {keys.script.name}; a run gets a copy with the changes")
+        self._facts += [f"starts in {question.cwd}", *([f"runs in {answer.python}"] if answer.python else [])]
         self._say(never or self._problem)
         self.widget.layout.display = ""
         answers_beside_cells(self.widget)
