@@ -526,8 +526,7 @@ def _doctor(arguments: argparse.Namespace) -> int:
     from nbtools.cli import doctor
     from nbtools.cli.output import print_findings
 
-    asked = {name: getattr(arguments, name) for name in ("all_reduce", "notify", "gpu_tests")}
-    findings = doctor.doctor(**asked)
+    findings = doctor.doctor(all_reduce=arguments.all_reduce, notify=arguments.notify, gpu_tests=arguments.gpu_tests)
     if arguments.json:
         _print_json([asdict(finding) for finding in findings])
     else:

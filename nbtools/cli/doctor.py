@@ -183,15 +183,9 @@ def _machine(gpus: list[Device]) -> Iterator[Finding]:
 
 def _run(*command: str) -> subprocess.CompletedProcess[str]:
     """Run Python in a folder where no file of the user shadows a module."""
+    env = {**os.environ, "OMP_NUM_THREADS": "1"}
     return subprocess.run(
-        [sys.executable, *command],
-        capture_output=True,
-        text=True,
-        errors="replace",
-        timeout=_PROBE_TIMEOUT_S,
-        cwd="/",
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-        check=False,
+        [sys.executable, *command], capture_output=True, errors="replace", timeout=_PROBE_TIMEOUT_S, cwd="/", env=env
     )
 
 
