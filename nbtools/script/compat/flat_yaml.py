@@ -58,8 +58,7 @@ def read_flat_yaml(path: Path, cls: type[TrainConfig]) -> FlatYAML:
             _check_is_meant(key.replace("-", "_"), names)
             field, meant = _meaning(cls, key, value, values)
         except ConfigError as error:
-            unknown[key], field = str(error), ""
-        if not field:
+            unknown[key] = str(error)
             remarks += [f"#   {part}" for part in source.splitlines()]
             continue
         if values.get(field, meant) != meant and not _denies(said_by[field], values[field]):
