@@ -361,10 +361,7 @@ def _runs(arguments: argparse.Namespace) -> int:
         what = f"no run is {', '.join(told)}" if told else "no runs yet: nbtools launch SCRIPT starts one"
         print(what, file=sys.stderr)
     if not is_complete:
-        print(
-            f"nbtools: the {'first' if arguments.sort else 'newest'} {len(found)}; -n N lists more, --all lists all",
-            file=sys.stderr,
-        )
+        complain(f"the {'first' if arguments.sort else 'newest'} {len(found)}; -n N lists more, --all lists all")
     return DONE
 
 

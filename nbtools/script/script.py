@@ -79,10 +79,8 @@ _seen: dict[Path, bytes] = {}
 
 def render(content: TrainConfig | Program, name: str, launch: Launch | None = None) -> str:
     """Return the text of the script `name`: the same for the same values, every field spelled out; InvalidNameError if
-    `name` is not a plain identifier."""
-    if not NAME_PATTERN.fullmatch(name):
-        check_name(name)  # raises with the reason
-    body = _body(content, name, launch or Launch())
+    `name` is not allowed."""
+    body = _body(content, check_name(name), launch or Launch())
     return f"{body}\n# Written by nbtools {__version__}, checksum {_checksum(body.encode())}\n"
 
 
