@@ -97,11 +97,8 @@ class LogMetrics:
     @property
     def note(self) -> str:
         """Why the log or a pattern is not read; empty if they are."""
-        unused = [
-            f"pattern {pattern.text!r} matches no line"
-            for pattern, source in self._patterns
-            if source == "pattern" and self._tail.position and pattern.text not in self._rows.plans.used
-        ]
+        own = [pattern.text for pattern, source in self._patterns if source == "pattern" and self._tail.position]
+        unused = [f"pattern {text!r} matches no line" for text in own if text not in self._rows.plans.used]
         return "; ".join([*([self._error] if self._error else []), *self._bad, *unused])
 
     @property
