@@ -247,15 +247,14 @@ def watch(run: Run, refresh_s: float = 1.0) -> None:
             live = stack.enter_context(Live(console=console, auto_refresh=False))
         while True:
             has_ended = run.state.is_final
+            is_due = has_ended or time.monotonic() - shown_at >= _QUIET_INTERVAL_S
             if console is not None:
                 first, second = status_lines(run, console.width)
                 shown = Text(f"{first}\n{second}", no_wrap=True, overflow="ellipsis")
                 for state, style in _STYLES.items():
                     shown.highlight_words([f" {state} "], style)
                 live.update(shown, refresh=True)
-            elif (line := "  ".join(status_lines(run))) != last and (
-                has_ended or time.monotonic() - shown_at >= _QUIET_INTERVAL_S
-            ):
+            elif is_due and (line := "  ".join(status_lines(run))) != last:
                 print(line, flush=True)
                 last, shown_at = line, time.monotonic()
             if has_ended:
