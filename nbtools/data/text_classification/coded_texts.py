@@ -218,14 +218,11 @@ def read_texts(
         raise DataError(f"{', '.join(map(str, paths))}: no row below the column names; give a file with data")
     problems = []
     if table.unlabelled and not (columns.skips_unlabelled and len(table)):
-        step = (
-            "name the columns of codes with target_cols"
-            if columns.skips_unlabelled
-            else "train without them (skip_unlabelled=True, --skip-unlabelled), or fill them in"
-        )
-        problems.append(
-            f"{table.unlabelled.told(num_rows)}: {step}; empty cells and missing_labels={columns.missing} mean no code"
-        )
+        step = "train without them (skip_unlabelled=True, --skip-unlabelled), or fill them in"
+        if columns.skips_unlabelled:
+            step = "name the columns of codes with target_cols"
+        step += f"; empty cells and missing_labels={columns.missing} mean no code"
+        problems.append(f"{table.unlabelled.told(num_rows)}: {step}")
     if blank:
         problems.append(f"{blank.told(num_rows)}: fill them in, or remove these rows")
     if problems:
@@ -322,11 +319,9 @@ def split_cell(cell: str, separator: str, missing: Collection[str]) -> list[str]
 
 def code_notes(codes: Collection[str], columns: Columns) -> list[str]:
     """Return sentences on codes that may be none, by their spelling, and on codes that may be several."""
-    odd = [spelling for spelling in MISSING if spelling in codes]
-    notes = [
-        f"codes may mean that there is none: {', '.join(map(shown, odd))}; missing_labels lists spellings of none"
-        for _ in odd[:1]
-    ]
+    notes = []
+    if odd := ", ".join(shown(spelling) for spelling in MISSING if spelling in codes):
+        notes.append(f"codes may mean that there is none: {odd}; missing_labels lists spellings of none")
     for separator in _USUAL_SEPARATORS if not columns.separator else "":
         divided = [code for code in codes if separator in code and set(split_cell(code, separator, ())) <= set(codes)]
         if divided:
