@@ -97,10 +97,9 @@ def _notice() -> Finding:
 
 
 def _version(distribution: str) -> str | None:
-    try:
+    with contextlib.suppress(metadata.PackageNotFoundError):
         return metadata.version(distribution)
-    except metadata.PackageNotFoundError:
-        return None
+    return None
 
 
 def _versions() -> Iterator[Finding]:

@@ -45,7 +45,7 @@ def find_files(root: Path, is_wanted: Callable[[Path], bool]) -> ProjectFiles:
 def _entries(root: Path) -> Iterator[Path]:
     """Yield files and folders, folder by folder."""
     level = [root]
-    for depth in range(_DEEPEST + 1):
+    for _ in range(_DEEPEST + 1):
         below: list[Path] = []
         for folder in level:
             try:
@@ -61,7 +61,7 @@ def _entries(root: Path) -> Iterator[Path]:
                 elif not (path / "pyvenv.cfg").exists():
                     yield path
                     below.append(path)
-        level = below if depth < _DEEPEST else []
+        level = below
 
 
 def find_data(root: Path, *, has_text: bool) -> ProjectFiles:

@@ -55,6 +55,7 @@ command -v torchrun >/dev/null || PATH="$PWD/.venv/bin:$PATH"
 
 def _reading(recipe: str) -> str:
     """Return the lines that turn words before the first flag into `processes` and `flags`, and refuse others."""
+    head = usage = ""
     if recipe in SIZES:
         cases = "".join(
             f"  {word}) processes={processes}; flags=({shlex.join(flags)}); shift ;;\n"
@@ -75,8 +76,6 @@ for name in {" ".join(WORDS[recipe])}; do
   shift
 done
 """
-    else:
-        head, usage = "", ""
     check = f'echo "$0: $1: is not expected; usage: $0 {usage}[--FLAG VALUE]" >&2; exit 2'
     return f'{head}case "${{1:---}}" in -*) ;; *) {check} ;; esac\n'
 
