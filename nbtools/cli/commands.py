@@ -361,10 +361,7 @@ def _runs(arguments: argparse.Namespace) -> int:
         what = f"no run is {', '.join(told)}" if told else "no runs yet: nbtools launch SCRIPT starts one"
         print(what, file=sys.stderr)
     if not is_complete:
-        print(
-            f"nbtools: the {'first' if arguments.sort else 'newest'} {len(found)}; -n N lists more, --all lists all",
-            file=sys.stderr,
-        )
+        complain(f"the {'first' if arguments.sort else 'newest'} {len(found)}; -n N lists more, --all lists all")
     return DONE
 
 
@@ -526,8 +523,7 @@ def _doctor(arguments: argparse.Namespace) -> int:
     from nbtools.cli import doctor
     from nbtools.cli.output import print_findings
 
-    asked = {name: getattr(arguments, name) for name in ("all_reduce", "notify", "gpu_tests")}
-    findings = doctor.doctor(**asked)
+    findings = doctor.doctor(all_reduce=arguments.all_reduce, notify=arguments.notify, gpu_tests=arguments.gpu_tests)
     if arguments.json:
         _print_json([asdict(finding) for finding in findings])
     else:

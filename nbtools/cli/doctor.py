@@ -97,10 +97,9 @@ def _notice() -> Finding:
 
 
 def _version(distribution: str) -> str | None:
-    try:
+    with contextlib.suppress(metadata.PackageNotFoundError):
         return metadata.version(distribution)
-    except metadata.PackageNotFoundError:
-        return None
+    return None
 
 
 def _versions() -> Iterator[Finding]:
@@ -183,15 +182,9 @@ def _machine(gpus: list[Device]) -> Iterator[Finding]:
 
 def _run(*command: str) -> subprocess.CompletedProcess[str]:
     """Run Python in a folder where no file of the user shadows a module."""
+    env = {**os.environ, "OMP_NUM_THREADS": "1"}
     return subprocess.run(
-        [sys.executable, *command],
-        capture_output=True,
-        text=True,
-        errors="replace",
-        timeout=_PROBE_TIMEOUT_S,
-        cwd="/",
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-        check=False,
+        [sys.executable, *command], capture_output=True, errors="replace", timeout=_PROBE_TIMEOUT_S, cwd="/", env=env
     )
 
 

@@ -22,14 +22,12 @@ def launch_flags() -> Mapping[str, Mapping[str, dict[str, Any]]]:
     fields = {kind: [launch[name] for name in names] for kind, names in _NAMES.items()}
     fields["program"] = [(program | launch)[name] for name in _OF_PROGRAM]
     fields["where"] = [field for name, field in fields_of(Slurm).items() if name != "requeue"]
-    return {
-        kind: {f"--{field.name.replace('_', '-')}": _options(field) for field in those}
-        for kind, those in fields.items()
-    }
+    return {kind: dict(map(_flag, those)) for kind, those in fields.items()}
 
 
-def _options(field: Field) -> dict[str, Any]:
-    return {"type": partial(_value, field), "help": field.help.removesuffix(".").replace("%", "%%")}
+def _flag(field: Field) -> tuple[str, dict[str, Any]]:
+    options = {"type": partial(_value, field), "help": field.help.removesuffix(".").replace("%", "%%")}
+    return f"--{field.name.replace('_', '-')}", options
 
 
 def _value(field: Field, text: str) -> Any:

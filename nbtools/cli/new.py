@@ -19,19 +19,16 @@ from nbtools.script.inspection import python_file
 from nbtools.script.program import SECRET_NOTE, Program
 from nbtools.script.script import put_in_place, write_script
 
-_DONE = 0
-
 
 def write_recipe_script(arguments: argparse.Namespace, cluster: Cluster | None) -> int:
     """Write `scripts/NAME.py` of a recipe, and print its path."""
     if arguments.script_args:
         return complain(f"--: a recipe has values, not arguments; write --set FIELD=VALUE, not {arguments.script_args}")
     recipe = recipe_named(arguments.recipe)
-    for flag in ("--cwd", "--resume-with", "--stop-signal"):
-        if (given := getattr(arguments, flag[2:].replace("-", "_"))) is not None:
-            return complain(f"{flag}: is for a program, not for a recipe; leave it out, not {given!r}")
-    if arguments.torchrun is not None:
-        return complain("--no-torchrun: is for a program, not for a recipe; leave it out")
+    unfit = {"cwd": "--cwd", "resume_with": "--resume-with"}
+    unfit |= {"stop_signal": "--stop-signal", "torchrun": "--no-torchrun"}
+    if given := [flag for name, flag in unfit.items() if getattr(arguments, name) is not None]:
+        return complain(f"{given[0]}: is for a program, not for a recipe; leave it out")
     if arguments.preset is None:
         config, launch = recipe.config_class(), Launch()
     else:
@@ -50,10 +47,10 @@ def write_recipe_script(arguments: argparse.Namespace, cluster: Cluster | None) 
 
 def write_launcher_script(arguments: argparse.Namespace, cluster: Cluster | None) -> int:
     """Write `scripts/NAME.py` that launches a program of the user's with its arguments, and print its path."""
-    unfit = [f"--{name.replace('_', '-')}" for name in ("preset", "from_yaml", "values", "sh")]
-    if given := [flag for flag in unfit if getattr(arguments, flag[2:].replace("-", "_"))]:
-        step = "its own arguments go after --" if given[0] == "--values" else "leave it out"
-        return complain(f"{given[0].replace('values', 'set')}: is for a recipe, not for a program; {step}")
+    unfit = {"preset": "--preset", "from_yaml": "--from-yaml", "values": "--set", "sh": "--sh"}
+    if given := [flag for name, flag in unfit.items() if getattr(arguments, name)]:
+        step = "its own arguments go after --" if given[0] == "--set" else "leave it out"
+        return complain(f"{given[0]}: is for a recipe, not for a program; {step}")
     project = find_project(missing_ok=True)
     program = Program(
         script=None if arguments.module else _in_project(python_file(arguments.recipe), project),
@@ -93,8 +90,8 @@ def _write(
         put_in_place(path, text.encode(), mode=0o755)
         print(shortest(path))
     for note in (*notes, *_made_project(project)):
-        complain(f"note: {note}", _DONE)
-    return _DONE
+        complain(f"note: {note}", 0)
+    return 0
 
 
 def _settings(arguments: argparse.Namespace) -> dict[str, object]:

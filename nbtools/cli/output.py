@@ -6,15 +6,14 @@ Text of users and programs goes through `printable`, so it cannot control the te
 import contextlib
 import os
 import sys
-import textwrap
 import time
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import timedelta
-from functools import partial
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from nbtools.cli.parser import wrapped
 from nbtools.errors import spoken
 from nbtools.failures.failure import Failure
 from nbtools.run import facts
@@ -51,7 +50,6 @@ _STYLES = {
     **dict.fromkeys(("FAILED", "LOST", "problem"), "bold red"),
 }
 """Style of a cell by its first word."""
-_wrapped = partial(textwrap.wrap, break_long_words=False, break_on_hyphens=False)  # so that paths can be copied
 
 
 def terminal() -> "Console | None":
@@ -92,8 +90,8 @@ def print_table(rows: Iterable[Iterable[str]], *, has_header: bool = False) -> N
                 line.append(f"\n{'':{sum(widths[: column + 1]) + 2 * (column + 1)}}")
         if between and last:
             line.rstrip()
-        wrapped = f"\n{'':{indent}}".join(_wrapped(last, room))
-        line.append(between + wrapped if last else "", _style(last))
+        below = f"\n{'':{indent}}".join(wrapped(last, room))
+        line.append(between + below if last else "", _style(last))
         line.rstrip()
         if has_header and number == 0:
             line.stylize("bold")
@@ -114,9 +112,8 @@ def print_lines(text: str, style: str = "") -> None:
             print(line)
         else:
             margin = line[: len(line) - len(line.lstrip())] + "  "
-            console.print(
-                "\n".join(_wrapped(line, console.width, subsequent_indent=margin)), style=style, soft_wrap=True
-            )
+            lines = wrapped(line, console.width, subsequent_indent=margin)
+            console.print("\n".join(lines), style=style, soft_wrap=True)
 
 
 def print_findings(findings: "Iterable[Finding]", title: str = "") -> None:
@@ -250,15 +247,14 @@ def watch(run: Run, refresh_s: float = 1.0) -> None:
             live = stack.enter_context(Live(console=console, auto_refresh=False))
         while True:
             has_ended = run.state.is_final
+            is_due = has_ended or time.monotonic() - shown_at >= _QUIET_INTERVAL_S
             if console is not None:
                 first, second = status_lines(run, console.width)
                 shown = Text(f"{first}\n{second}", no_wrap=True, overflow="ellipsis")
                 for state, style in _STYLES.items():
                     shown.highlight_words([f" {state} "], style)
                 live.update(shown, refresh=True)
-            elif (line := "  ".join(status_lines(run))) != last and (
-                has_ended or time.monotonic() - shown_at >= _QUIET_INTERVAL_S
-            ):
+            elif is_due and (line := "  ".join(status_lines(run))) != last:
                 print(line, flush=True)
                 last, shown_at = line, time.monotonic()
             if has_ended:

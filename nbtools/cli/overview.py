@@ -37,12 +37,10 @@ def print_overview() -> None:
     _print_part("Active", [_active(rows, row) for row in active[:_NUM_ACTIVE]], len(active))
     _print_part("Ended last", [_ended(rows, row) for row in ended[:_NUM_ENDED]], len(ended))
     rows.save()
-    gpus = devices()
-    memory = [(gpu.memory_used_bytes / 2**30, gpu.memory_total_bytes / 2**30) for gpu in gpus]
-    table = [
-        (str(gpu.index), gpu.name, f"{used:.1f} of {total:.0f} GiB", ", ".join(map(str, gpu.holders)) or "free")
-        for gpu, (used, total) in zip(gpus, memory, strict=True)
-    ]
+    table = list[tuple[str, ...]]()
+    for gpu in devices():
+        memory = f"{gpu.memory_used_bytes / 2**30:.1f} of {gpu.memory_total_bytes / 2**30:.0f} GiB"
+        table.append((str(gpu.index), gpu.name, memory, ", ".join(map(str, gpu.holders)) or "free"))
     _print_part("GPUs", table, len(table))
     scripts = sorted(project.scripts.glob("*.py"), key=lambda path: path.stat().st_mtime)
     launch = ("nbtools launch scripts/SCRIPT.py", "start another run")
@@ -93,9 +91,8 @@ def _commands(active: Sequence[RunRow], ended: Sequence[RunRow], newest: str, ha
 
 def _print_part(title: str, table: Sequence[tuple[str, ...]], count: int) -> None:
     if table:
-        print_lines(
-            f"\n{title}" + (f" ({len(table)} of {count}; nbtools runs lists all)" if count > len(table) else ""), "bold"
-        )
+        more = f" ({len(table)} of {count}; nbtools runs lists all)" if count > len(table) else ""
+        print_lines(f"\n{title}{more}", "bold")
         print_table([("", *row) for row in table])
 
 

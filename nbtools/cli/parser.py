@@ -6,6 +6,7 @@ import shlex
 import sys
 import textwrap
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from shutil import get_terminal_size
 from types import MappingProxyType
@@ -22,20 +23,15 @@ TAKE_ARGUMENTS = ("launch", "resume", "new")
 """Commands that take the arguments of a script or program after `--`."""
 FORMER_NAMES = {"preflight": ["launch", "--dry-run"], "presets": ["recipes", "--presets"]}
 """Words for the former names of commands, which are not listed."""
+wrapped = partial(textwrap.wrap, break_long_words=False, break_on_hyphens=False)  # so that paths can be copied
 
 
 def complain(message: str, code: int = WRONG_CALL) -> int:
     """Print a message to stderr, without control characters, and return the exit code."""
     for line in message.splitlines():
         text = f"nbtools: {printable(line)}"
-        if sys.stderr.isatty():  # words stay whole, so that paths can be copied
-            text = textwrap.fill(
-                text,
-                get_terminal_size().columns,
-                subsequent_indent="  ",
-                break_long_words=False,
-                break_on_hyphens=False,
-            )
+        if sys.stderr.isatty():
+            text = "\n".join(wrapped(text, get_terminal_size().columns, subsequent_indent="  "))
         print(text, file=sys.stderr)
     return code
 

@@ -78,9 +78,8 @@ def predict(run: Run, arguments: argparse.Namespace) -> row_files.Report:
             return _print_one(rows, settings)
         # On a terminal the rows themselves show the progress.
         rows = rows if target is None and sys.stdout.isatty() else with_bar(rows, total)
-        write = partial(
-            row_files.write_results, rows, form, settings=settings, delimiter=row_files.delimiter_for(path, target)
-        )
+        delimiter = row_files.delimiter_for(path, target)
+        write = partial(row_files.write_results, rows, form, settings=settings, delimiter=delimiter)
         return write(sys.stdout) if target is None else _write_file(target, write)
 
 

@@ -60,8 +60,7 @@ class FirstRows:
             for name in names:
                 if word in name.lower().replace("_", " ").replace("-", " ").split():
                     return name
-        few = {name: len(set(self.cells(name))) for name in names}
-        return min(names, key=lambda name: few[name], default=None)
+        return min(names, key=lambda name: len(set(self.cells(name))), default=None)
 
     def _are_labels(self, column: str) -> bool:
         cells = self.cells(column)

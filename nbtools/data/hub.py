@@ -133,13 +133,8 @@ def named(dataset: str | None) -> HubDataset | None:
 def check_package(dataset: HubDataset) -> None:
     """Check that the package for downloads is installed, without an import; DataError if it is not installed."""
     if importlib.util.find_spec(PACKAGE) is None:
-        raise missing_package(dataset)
-
-
-def missing_package(dataset: HubDataset) -> DataError:
-    """Return the error that states how to install the package for downloads."""
-    lacks = needs_package(f"dataset={dataset.dataset!r}: downloading", PACKAGE)
-    return DataError(f"{lacks}; dataset=None trains on the text that ships with Python")
+        lacks = needs_package(f"dataset={dataset.dataset!r}: downloading", PACKAGE)
+        raise DataError(f"{lacks}; dataset=None trains on the text that ships with Python")
 
 
 def hub_rows(dataset: HubDataset, *, streaming: bool = True) -> Iterator[Mapping[str, Any]]:
@@ -152,16 +147,13 @@ def hub_rows(dataset: HubDataset, *, streaming: bool = True) -> Iterator[Mapping
     Raises:
         DataError: the library is missing, the hub is unreachable, or the dataset, split or revision does not exist.
     """
-    try:
-        import datasets  # takes a hundred megabytes: loaded only when needed
-    except ImportError as error:
-        raise missing_package(dataset) from error
+    check_package(dataset)
+    import datasets  # takes a hundred megabytes: loaded only when needed
+
     datasets.disable_progress_bars()
     first = dataset.first_rows if streaming else None
-    options: dict[str, Any] = {"split": first[0] if first else dataset.split}
+    options: dict[str, Any] = {"split": first[0] if first else dataset.split, "revision": dataset.revision}
     options["streaming"] = streaming and (first is not None or "[" not in dataset.split)
-    if dataset.revision is not None:
-        options["revision"] = dataset.revision
     try:
         rows = datasets.load_dataset(dataset.path, dataset.config, **options)
         yield from rows.take(first[1]) if first else rows

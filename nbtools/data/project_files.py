@@ -1,9 +1,11 @@
 """Files of a project that a form offers: those of some kinds, from a walk that is bounded."""
 
+import contextlib
 import os
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 
 from nbtools.data import tables
@@ -35,20 +37,15 @@ def find_files(root: Path, is_wanted: Callable[[Path], bool]) -> ProjectFiles:
 
     Hidden folders, environments, runs, tests, and links to folders are not entered.
     """
-    found: list[str] = []
-    entries = _entries(root)
-    for number, path in enumerate(entries):
-        if number == _MOST_ENTRIES:
-            return ProjectFiles(tuple(found), False)
-        if is_wanted(path):
-            found.append(path.relative_to(root).as_posix())
-    return ProjectFiles(tuple(found), True)
+    entries = [*islice(_entries(root), _MOST_ENTRIES + 1)]
+    names = tuple(path.relative_to(root).as_posix() for path in entries[:_MOST_ENTRIES] if is_wanted(path))
+    return ProjectFiles(names, len(entries) <= _MOST_ENTRIES)
 
 
 def _entries(root: Path) -> Iterator[Path]:
     """Yield files and folders, folder by folder."""
     level = [root]
-    for depth in range(_DEEPEST + 1):
+    for _ in range(_DEEPEST + 1):
         below: list[Path] = []
         for folder in level:
             try:
@@ -64,7 +61,7 @@ def _entries(root: Path) -> Iterator[Path]:
                 elif not (path / "pyvenv.cfg").exists():
                     yield path
                     below.append(path)
-        level = below if depth < _DEEPEST else []
+        level = below
 
 
 def find_data(root: Path, *, has_text: bool) -> ProjectFiles:
@@ -89,11 +86,9 @@ def find_programs(root: Path) -> ProjectFiles:
     def is_program(path: Path) -> bool:
         if path.suffix != ".py" or path.name.startswith(("test_", "conftest")) or not path.is_file():
             return False
-        try:
-            with path.open("rb") as file:
-                source = file.read(_LONGEST_PROGRAM)
-        except OSError:
-            return False
+        source = b""
+        with contextlib.suppress(OSError), path.open("rb") as file:
+            source = file.read(_LONGEST_PROGRAM)
         return _MAIN.search(source) is not None and _WRITTEN_HERE not in source
 
     return find_files(root, is_program)
@@ -101,11 +96,9 @@ def find_programs(root: Path) -> ProjectFiles:
 
 def _is_table(path: Path) -> bool:
     """Whether a .json file starts as a list of objects, or with an object on its first line."""
-    try:
-        with tables.open_bytes(path) as file:
-            start = file.read(_LONGEST_START).lstrip(b"\xef\xbb\xbf \t\r\n")
-    except (*tables.UNREADABLE, DataError):
-        return False
+    start = b""
+    with contextlib.suppress(*tables.UNREADABLE, DataError), tables.open_bytes(path) as file:
+        start = file.read(_LONGEST_START).lstrip(b"\xef\xbb\xbf \t\r\n")
     is_list = start.startswith(b"[") and start[1:].lstrip().startswith(b"{")
     first = start.partition(b"\n")[0].rstrip()
     return is_list or (first.startswith(b"{") and first.endswith(b"}"))

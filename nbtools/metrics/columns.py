@@ -242,10 +242,5 @@ def _parse(line: bytes) -> dict[str, Any] | None:
         step = int(step)
     if type(step) is not int or abs(step) > MAX_STEP:
         return {}
-    numbers: dict[str, Any] = {}
-    for key, value in row.items():
-        number = _NON_FINITE.get(value) if type(value) is str else value
-        if type(number) in _NUMBERS:
-            numbers[key] = number
-    numbers["step"] = step
-    return numbers
+    values = {key: _NON_FINITE.get(value) if type(value) is str else value for key, value in row.items()}
+    return {key: value for key, value in values.items() if type(value) in _NUMBERS} | {"step": step}

@@ -223,8 +223,7 @@ class History(Mapping[str, Series]):
         version = self.version
         while True:
             with self._lock:
-                block = tail.read()
-                if not block:
+                if not (block := tail.read()):
                     return self.version != version
                 self.extend(block, tail.generation)
 

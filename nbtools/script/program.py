@@ -16,7 +16,7 @@ from nbtools.errors import ConfigError, LaunchError
 from nbtools.machine.devices import devices
 from nbtools.machine.interpreter import Interpreter, interpreter_for
 from nbtools.metrics.printed.pattern import Pattern
-from nbtools.project import Project, expanded, find_project
+from nbtools.project import expanded, find_project
 from nbtools.rundir.secret_values import masked
 from nbtools.script import torchrun
 from nbtools.script.config_copy import cached_copy
@@ -217,7 +217,7 @@ class Program(Settings):
         It starts with torchrun as `launch` says; under torchrun, the process becomes one of its ranks. Arguments of
         this process are added to those of the program. There is no run directory: `nbtools launch` makes one.
         """
-        root = _project_of(Path(sys.argv[0])).root
+        root = find_project(Path(sys.argv[0]).resolve().parent, missing_ok=True).root
         if (folder := self.folder(root)) is not None:
             os.chdir(folder)
         python = interpreter_for(self.file(root), launch.python, root, needs_torch=launch.torchrun is not False)
@@ -262,7 +262,3 @@ SECRET_NOTE = (
 
 def _joined(root: Path, path: str) -> Path:
     return Path(os.path.normpath(root / expanded(path)))
-
-
-def _project_of(script: Path) -> Project:
-    return find_project(script.resolve().parent, missing_ok=True)

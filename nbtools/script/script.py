@@ -79,10 +79,8 @@ _seen: dict[Path, bytes] = {}
 
 def render(content: TrainConfig | Program, name: str, launch: Launch | None = None) -> str:
     """Return the text of the script `name`: the same for the same values, every field spelled out; InvalidNameError if
-    `name` is not a plain identifier."""
-    if not NAME_PATTERN.fullmatch(name):
-        check_name(name)  # raises with the reason
-    body = _body(content, name, launch or Launch())
+    `name` is not allowed."""
+    body = _body(content, check_name(name), launch or Launch())
     return f"{body}\n# Written by nbtools {__version__}, checksum {_checksum(body.encode())}\n"
 
 
@@ -224,8 +222,7 @@ def differences(a: Script | Settings, b: Script | Settings) -> list[tuple[str, A
     Scripts are compared by recipe, config and launch settings, configs and launch settings by their fields.
     """
     before, after = _values(a), _values(b)
-    names = [*before, *(name for name in after if name not in before)]
-    pairs = [(name, before.get(name, "(none)"), after.get(name, "(none)")) for name in names]
+    pairs = [(name, before.get(name, "(none)"), after.get(name, "(none)")) for name in before | after]
     return [(name, old, new) for name, old, new in pairs if old != new]
 
 
@@ -304,6 +301,9 @@ def _literal(value: object) -> str:
 
 # --- reading --------------------------------------------------------------------------------------
 
+_STARTS = {f"if __name__ == '__main__':\n    {call}": call for call in ("main(config)", "program.run(launch)")}
+"""Statement that starts the training or the program -> the call in it."""
+
 
 class _Source:
     """The statements of a plain script, by kind."""
@@ -350,14 +350,8 @@ class _Source:
                 if name in self._assigned:
                     self._refuse(statement, f"{name} is assigned twice")
                 self._assigned[name] = value
-            case ast.If(
-                test=ast.Compare(
-                    left=ast.Name(id="__name__"), ops=[ast.Eq()], comparators=[ast.Constant(value="__main__")]
-                ),
-                body=[ast.Expr(value=ast.Call() as call)],
-                orelse=[],
-            ) if not self._starts and ast.unparse(call) in ("main(config)", "program.run(launch)"):
-                self._starts = ast.unparse(call)
+            case ast.If() if not self._starts and ast.unparse(statement) in _STARTS:
+                self._starts = _STARTS[ast.unparse(statement)]
             case _:
                 first = ast.unparse(statement).partition("\n")[0]
                 self._refuse(statement, f"{first[:80]!r} is more than a plain script has")

@@ -160,7 +160,7 @@ def test_the_library_is_asked_for_name_config_and_streaming(hub_has: Callable[..
     dataset = named("hf/owner/name:part")
     assert dataset is not None
     assert list(read(dataset, streaming=streaming)) == TEXTS
-    assert calls.pop() == (("owner/name", "part"), {"split": "train", "streaming": streaming})
+    assert calls.pop() == (("owner/name", "part"), {"split": "train", "streaming": streaming, "revision": None})
     dataset = named("hf/owner/name,column=text,split=test[:7],revision=v1")
     assert dataset is not None
     assert list(read(dataset)) == TEXTS[:7]

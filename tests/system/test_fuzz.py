@@ -358,9 +358,8 @@ def test_a_damaged_log_is_plain_text_and_perhaps_numbers(run_files: RunDir, data
         character == "\t" or character.isprintable() for line in lines for character in line if character.isascii()
     )
     assert not any(character in "\u202e\u2066\u200f\ufeff\x9b" for line in lines for character in line)
-    history = LogMetrics(path).history
-    for name in history:
-        steps = history[name].steps.tolist()
+    for series in LogMetrics(path).poll().values():
+        steps = series.steps.tolist()
         assert steps == sorted(set(steps))
     path.unlink()
 

@@ -103,9 +103,8 @@ def check_histories(metadata: HistoryMetadata, config: Any) -> None:
     dataset, test_goals = shown(config.dataset), config.named_goals
     for name in ("grid_size", "horizon", "reward_once", "num_episodes"):
         if (value := getattr(config, name)) != (found := getattr(metadata, name)):
-            raise DataError(
-                f"dataset {dataset}: its histories have {name}={found}, not {value}; set {name}={found}, or {_AGAIN}"
-            )
+            step = f"set {name}={found}, or {_AGAIN}"
+            raise DataError(f"dataset {dataset}: its histories have {name}={found}, not {value}; {step}")
     if test_goals is not None and set(test_goals) != set(metadata.test_goals):
         raise DataError(
             f"dataset {dataset}: its test goals are {_named(metadata.test_goals)}, not test_goals="

@@ -63,10 +63,8 @@ def generated(learner: Learner, darkroom: Darkroom, goals_G2: Integers, num_hist
     for first in range(0, total, at_once):
         places_S, numbers_S = np.divmod(np.arange(first, min(first + at_once, total)), num_histories)
         goals_S2 = goals_G2[places_S].astype(np.int64)
-        streams = [
-            np.random.PCG64([learner.seed, int(column), int(row), int(number)])
-            for (column, row), number in zip(goals_S2, numbers_S, strict=True)
-        ]
+        names = np.column_stack((goals_S2, numbers_S)).tolist()
+        streams = [np.random.PCG64([learner.seed, *name]) for name in names]
         yield play(darkroom, goals_S2, streams, kept_E, learner.episodes_played)
 
 

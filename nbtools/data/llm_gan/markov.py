@@ -30,10 +30,6 @@ class MarkovChain:
     followers_SS: Floats
     """Row: the previous symbol; column: the probability of the next one."""
 
-    @property
-    def num_symbols(self) -> int:
-        return len(self.first_S)
-
     def sample(self, num_sequences: int, length: int, seed: int) -> Symbols:
         """Draw sequences; the first ones do not depend on how many are drawn. Shape (N, T)."""
         sequences_NT = np.empty((num_sequences, length), np.int32)
@@ -46,7 +42,7 @@ class MarkovChain:
     def _walked(self, uniforms_NT: Floats) -> Symbols:
         """Turn numbers in [0, 1) into sequences by inverting the cumulative probabilities."""
         walked_NT = np.empty(uniforms_NT.shape, np.int32)
-        num_symbols = self.num_symbols
+        num_symbols = len(self.first_S)
         before_N = np.searchsorted(np.cumsum(self.first_S)[:-1], uniforms_NT[:, 0], side="right")
         walked_NT[:, 0] = before_N
         # The rows one after the other, each lifted by its number, are a single sorted list to search.

@@ -182,46 +182,10 @@ def read_texts(
         parts = split_cell(cell, separator, columns.missing)
         return tuple(table.numbers.setdefault(code(part), len(table.numbers)) for part in parts)
 
-    for path in paths:
-        with tables.opened(path) as (header, rows):
-            _read_file(path, header, rows, columns, numbers_in, max_codes, table, blank)
-    num_rows = len(table) + len(table.unlabelled) + len(blank)
-    if not num_rows:
-        raise DataError(f"{', '.join(map(str, paths))}: no row below the column names; give a file with data")
-    problems = []
-    if table.unlabelled and not (columns.skips_unlabelled and len(table)):
-        step = (
-            "name the columns of codes with target_cols"
-            if columns.skips_unlabelled
-            else "train without them (skip_unlabelled=True, --skip-unlabelled), or fill them in"
-        )
-        problems.append(
-            f"{table.unlabelled.told(num_rows)}: {step}; empty cells and missing_labels={columns.missing} mean no code"
-        )
-    if blank:
-        problems.append(f"{blank.told(num_rows)}: fill them in, or remove these rows")
-    if problems:
-        raise DataError("\n".join(problems))
-    return table
+    def wrong(where: str, column: str, what: str) -> DataError:
+        return DataError(f"{where}, column {column!r}: {what}")
 
-
-def _read_file(
-    path: tables.Source,
-    header: list[str],
-    rows: Iterator[tuple[str, Sequence[str]]],
-    columns: Columns,
-    numbers_in: Callable[[str, str], tuple[int, ...]],
-    max_codes: int,
-    table: CodedTexts,
-    blank: Omissions,
-) -> None:
-    """Add the rows of a file to `table`; `numbers_in` reads a cell of codes that a separator divides."""
-    text_at, lang_at, target_ats = _places(path, header, columns)
-
-    def wrong(where: str, at: int, what: str) -> DataError:
-        return DataError(f"{where}, column {header[at]!r}: {what}")
-
-    for where, cells in rows:
+    for where, header, cells, text_at, lang_at, target_ats in _rows_of(paths, columns):
         text = clean_text(cells[text_at]) if columns.clean == "light" else cells[text_at]
         numbers: dict[int, None] = {}
         for at in target_ats:
@@ -232,7 +196,7 @@ def _read_file(
                 for item in items or ():
                     numbers.update(dict.fromkeys(numbers_in(item, "")))
             except ValueError as error:
-                raise wrong(where, at, str(error)) from None
+                raise wrong(where, header[at], str(error)) from None
         if not numbers:
             spelt = "" if items is not None else next(filter(None, (cells[at].strip() for at in target_ats)), "")
             table.unlabelled.add(f"{where}, column {header[target_ats[0]]!r}", spelt)
@@ -242,12 +206,39 @@ def _read_file(
             continue
         table.num_cleaned += text != cells[text_at]
         if len(numbers) > max_codes:
-            raise wrong(where, target_ats[0], f"{len(numbers)} codes; a row may have {max_codes}: raise max_codes")
+            what = f"{len(numbers)} codes; a row may have {max_codes}: raise max_codes"
+            raise wrong(where, header[target_ats[0]], what)
         lang = cells[lang_at].strip() if lang_at is not None else ""
         lang = lang.lower()[:8] if columns.clean == "light" else lang
         table.append(text, lang or UNKNOWN_LANG, numbers)
         if len(table.langs) > 1000:
-            raise wrong(where, lang_at or 0, "more than 1000 languages; choose the column with lang_col")
+            raise wrong(where, header[lang_at or 0], "more than 1000 languages; choose the column with lang_col")
+    num_rows = len(table) + len(table.unlabelled) + len(blank)
+    if not num_rows:
+        raise DataError(f"{', '.join(map(str, paths))}: no row below the column names; give a file with data")
+    problems = []
+    if table.unlabelled and not (columns.skips_unlabelled and len(table)):
+        step = "train without them (skip_unlabelled=True, --skip-unlabelled), or fill them in"
+        if columns.skips_unlabelled:
+            step = "name the columns of codes with target_cols"
+        step += f"; empty cells and missing_labels={columns.missing} mean no code"
+        problems.append(f"{table.unlabelled.told(num_rows)}: {step}")
+    if blank:
+        problems.append(f"{blank.told(num_rows)}: fill them in, or remove these rows")
+    if problems:
+        raise DataError("\n".join(problems))
+    return table
+
+
+def _rows_of(
+    paths: Sequence[tables.Source], columns: Columns
+) -> Iterator[tuple[str, list[str], Sequence[str], int, int | None, list[int]]]:
+    """Yield the place of each row, the header and the cells, and where in them the text, the language and codes are."""
+    for path in paths:
+        with tables.opened(path) as (header, rows):
+            places = _places(path, header, columns)
+            for where, cells in rows:
+                yield where, header, cells, *places
 
 
 def _places(path: tables.Source, header: list[str], columns: Columns) -> tuple[int, int | None, list[int]]:
@@ -328,11 +319,9 @@ def split_cell(cell: str, separator: str, missing: Collection[str]) -> list[str]
 
 def code_notes(codes: Collection[str], columns: Columns) -> list[str]:
     """Return sentences on codes that may be none, by their spelling, and on codes that may be several."""
-    odd = [spelling for spelling in MISSING if spelling in codes]
-    notes = [
-        f"codes may mean that there is none: {', '.join(map(shown, odd))}; missing_labels lists spellings of none"
-        for _ in odd[:1]
-    ]
+    notes = []
+    if odd := ", ".join(shown(spelling) for spelling in MISSING if spelling in codes):
+        notes.append(f"codes may mean that there is none: {odd}; missing_labels lists spellings of none")
     for separator in _USUAL_SEPARATORS if not columns.separator else "":
         divided = [code for code in codes if separator in code and set(split_cell(code, separator, ())) <= set(codes)]
         if divided:

@@ -72,10 +72,8 @@ def read_samples(config: Any, root: Path | None) -> Samples:
     Raises:
         DataError: a file is missing or malformed, or one of the two parts is empty.
     """
-    files, val_files = (
-        [source for name in names for source in data_files.sources_of(name, root)]
-        for names in (config.files, config.val_files)
-    )
+    files = [source for name in config.files for source in data_files.sources_of(name, root)]
+    val_files = [source for name in config.val_files for source in data_files.sources_of(name, root)]
     parse: Callable[[str], str] = codes.hisco_code if config.spelling == "hisco" else codes.generic_code
     if config.key is not None:
         parse = functools.partial(_looked_up, parse, read_key(data_files.dataset_path(config.key, root)))

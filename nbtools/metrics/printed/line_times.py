@@ -43,6 +43,4 @@ class LineTimes:
         """Return the attempts that wrote up to `offsets`; 1 if unknown."""
         if not self._attempts or self._attempts[-1] == 1:
             return [1] * len(offsets)
-        after = np.searchsorted(self._sizes, offsets)
-        known = np.asarray(self._attempts)
-        return [int(attempt) for attempt in np.where(after == len(known), known[-1], known[np.maximum(after - 1, 0)])]
+        return [self._attempts[after - 1 if after else 0] for after in np.searchsorted(self._sizes, offsets)]

@@ -72,13 +72,9 @@ class LogMetrics:
                 self._bad.append(str(error))
         return found
 
-    @property
-    def history(self) -> History:
-        """The history of the log as far as it is read; what a look leaves is read at the next one."""
-        return self.poll()
-
     def poll(self, *, is_complete: bool = False) -> History:
-        """Read new lines: for a share of the time, or all of a log that `is_complete`."""
+        """Read new lines: for a share of the time, or all of a log that `is_complete`; what a look leaves is read at
+        the next one. Returns the history of the log as far as it is read."""
         with self._lock:
             now = time.monotonic()
             self._credit_s = min(self._credit_s, 0) + max(_LOOK_S, min(_FIRST_LOOK_S, _SHARE * (now - self._looked)))
@@ -101,11 +97,8 @@ class LogMetrics:
     @property
     def note(self) -> str:
         """Why the log or a pattern is not read; empty if they are."""
-        unused = [
-            f"pattern {pattern.text!r} matches no line"
-            for pattern, source in self._patterns
-            if source == "pattern" and self._tail.position and pattern.text not in self._rows.plans.used
-        ]
+        own = [pattern.text for pattern, source in self._patterns if source == "pattern" and self._tail.position]
+        unused = [f"pattern {text!r} matches no line" for text in own if text not in self._rows.plans.used]
         return "; ".join([*([self._error] if self._error else []), *self._bad, *unused])
 
     @property

@@ -187,11 +187,9 @@ class TrainerState(Reader):
 
 def holds_rows(path: str | Path) -> bool | None:
     """Whether a file begins with rows that have a counter; None while it is too short to tell."""
-    try:
-        with open_regular(path) as file:
-            head = file.read(_HEAD_BYTES)
-    except OSError:
-        return None
+    head = b""
+    with contextlib.suppress(OSError), open_regular(path) as file:
+        head = file.read(_HEAD_BYTES)
     reader = TableFile(path)
     reader._read_lines(head[: head.rfind(b"\n") + 1])
     if reader.rows.counter or reader._is_foreign:

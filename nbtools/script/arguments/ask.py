@@ -16,8 +16,6 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-import orjson
-
 from nbtools.errors import ScriptError, shown
 from nbtools.machine.interpreter import Interpreter
 from nbtools.project import user_cache
@@ -197,7 +195,7 @@ def _answer_file(script: Path, python: Interpreter, cwd: Path, module: str | Non
 def _keep(path: Path, answer: Mapping[str, Any]) -> None:
     """Write an answer with what tells that its files are the same; the oldest answers go."""
     files = {name: _stamp(Path(name)) for name in answer["files"]}
-    write_file(path, orjson.dumps({"files": files, "answer": answer}), mode=0o600)
+    write_file(path, json.dumps({"files": files, "answer": answer}).encode(), mode=0o600)
     kept = sorted(path.parent.glob("*.json"), key=lambda file: file.stat().st_mtime_ns)
     for old in kept[:-_MOST_ANSWERS]:
         old.unlink(missing_ok=True)

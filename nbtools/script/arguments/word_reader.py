@@ -140,13 +140,9 @@ class WordReader:
         nargs = argument.nargs
         least, most = (nargs, nargs) if isinstance(nargs, int) else _COUNTS.get(nargs or "", (1, 1))
         takes_all = argument.nargs == "..." or (least == most and self._parser in ("click", "typer", "absl"))
-        count = 0
-        while count < min(most, len(words)) and (
-            takes_all or not (self._is_flag(words[count]) or words[count] == "--")
-        ):
-            count += 1
-        taken = words[:count]
-        del words[:count]
+        taken: list[str] = []
+        while words and len(taken) < most and (takes_all or not (self._is_flag(words[0]) or words[0] == "--")):
+            taken.append(words.pop(0))
         return taken
 
     def _store(self, argument: Argument, texts: Sequence[str]) -> bool:

@@ -58,8 +58,7 @@ def read_flat_yaml(path: Path, cls: type[TrainConfig]) -> FlatYAML:
             _check_is_meant(key.replace("-", "_"), names)
             field, meant = _meaning(cls, key, value, values)
         except ConfigError as error:
-            unknown[key], field = str(error), ""
-        if not field:
+            unknown[key] = str(error)
             remarks += [f"#   {part}" for part in source.splitlines()]
             continue
         if values.get(field, meant) != meant and not _denies(said_by[field], values[field]):
@@ -74,8 +73,7 @@ def read_flat_yaml(path: Path, cls: type[TrainConfig]) -> FlatYAML:
     for key, why in unknown.items():
         if why.endswith(_NO_FIELD) and (near := did_you_mean(key.replace("-", "_"), rest)):
             unknown[key] = f"{why}; {near}"
-    for key in unknown:  # switches that are on
-        field = aliases.ENABLES.get(key.replace("-", "_"), "")
+        field = aliases.ENABLES.get(key.replace("-", "_"), "")  # of a switch that is on
         if field in cls.model_fields and values.get(field) is None:
             raise ConfigError(f"{path}: {key} needs {field}, which is not there; add {field}: N ({cls.__name__})")
     for key in said_by.values():

@@ -25,11 +25,11 @@ SIZES: Mapping[str, Mapping[str, tuple[str, ...]]] = {
 """Recipe -> word -> processes and flags that this one word of an older launcher stands for."""
 
 
-def shell_text(name: str, launch: Launch, recipe: str = "") -> str:
+def shell_text(name: str, launch: Launch, recipe: str) -> str:
     """Return a shell script that runs `scripts/NAME.py` with torchrun from any working directory.
 
     Args:
-        recipe: key of the recipe, whose older launcher took words before the flags; none are taken by default.
+        recipe: key of the recipe, whose older launcher may have taken words before the flags.
 
     Raises:
         InvalidNameError: `name` is not a plain identifier.
@@ -41,11 +41,9 @@ def shell_text(name: str, launch: Launch, recipe: str = "") -> str:
     command = command.replace(
         f"--master-addr={ADDRESS}", '"--master-addr=${MASTER_ADDR:?set it to the address of machine 0}"'
     )
-    words = _reading(recipe)
-    if words:
-        command = command.replace(f"--{_NPROC}={launch.nproc_per_node}", f'"--{_NPROC}=$processes"')
-        words = f"processes={launch.nproc_per_node}\nflags=()\n{words}"
-        command += ' ${flags[@]+"${flags[@]}"}'  # an empty array is unset for bash before 4.4
+    command = command.replace(f"--{_NPROC}={launch.nproc_per_node}", f'"--{_NPROC}=$processes"')
+    command += ' ${flags[@]+"${flags[@]}"}'  # an empty array is unset for bash before 4.4
+    words = f"processes={launch.nproc_per_node}\nflags=()\n{_reading(recipe)}"
     return f"""#!/usr/bin/env bash
 # Trains scripts/{name}.py here and now. Arguments override its values; paths start from the project's folder.
 set -eu
@@ -56,7 +54,8 @@ command -v torchrun >/dev/null || PATH="$PWD/.venv/bin:$PATH"
 
 
 def _reading(recipe: str) -> str:
-    """Return the lines that turn words before the first flag into `processes` and `flags`; none without such words."""
+    """Return the lines that turn words before the first flag into `processes` and `flags`, and refuse others."""
+    head = usage = ""
     if recipe in SIZES:
         cases = "".join(
             f"  {word}) processes={processes}; flags=({shlex.join(flags)}); shift ;;\n"
@@ -77,10 +76,6 @@ for name in {" ".join(WORDS[recipe])}; do
   shift
 done
 """
-    elif recipe:
-        head, usage = "", ""
-    else:
-        return ""
     check = f'echo "$0: $1: is not expected; usage: $0 {usage}[--FLAG VALUE]" >&2; exit 2'
     return f'{head}case "${{1:---}}" in -*) ;; *) {check} ;; esac\n'
 

@@ -124,7 +124,7 @@ def _verdict(name: str, series: Any, curve: dict[str, Any], accept: dict[str, An
 def compare(log: LogMetrics, expected: dict[str, Any]) -> Reading:
     """Compare the curves of a log with the expected ones."""
     reading = Reading()
-    for name, series in log.history.items():
+    for name, series in log.poll().items():
         found = (5, -1, "")
         for number, curve in [*enumerate(expected["curves"]), *((-1, curve) for curve in expected["also"])]:
             for accept in curve["accept"]:

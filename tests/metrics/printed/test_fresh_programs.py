@@ -40,7 +40,8 @@ EXPECTED = {"curves": [LOSS], "also": []}
     ],
 )
 def test_a_wrong_value_step_unit_split_and_a_constant_are_found(name, unit, steps, values, where, why):
-    reading = compare(SimpleNamespace(history={name: SimpleNamespace(steps=steps, values=values, unit=unit)}), EXPECTED)
+    log = SimpleNamespace(poll=lambda: {name: SimpleNamespace(steps=steps, values=values, unit=unit)})
+    reading = compare(log, EXPECTED)
     found = {kind: getattr(reading, kind) for kind in ("right", "partly", "beside", "wrong")}
     assert [kind for kind, names in found.items() if names] == ([where] if where else [])
     assert why in reading.beside.get(name, "") + reading.wrong.get(name, "")

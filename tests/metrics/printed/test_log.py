@@ -19,7 +19,7 @@ Curves = dict[str, tuple[str, list[int], list[float]]]
 
 def curves_of(log: Path, text: str, patterns: Sequence[str] = (), templates: Sequence[str] = ()) -> Curves:
     log.write_text(text)
-    history = LogMetrics(log, patterns=patterns, templates=templates).history
+    history = LogMetrics(log, patterns=patterns, templates=templates).poll()
     return {n: (s.unit, s.steps.tolist(), s.values.tolist()) for n, s in history.items()}
 
 
@@ -185,9 +185,9 @@ CONTRADICTED = ["[0/8] loss 3.5\n", "[1/8] loss 2.5\n", "[1/9] loss 1.5\n", "[1/
 def test_drawn_curve_is_taken_away_when_it_turns_out_to_be_none(log: Path, lines: list[str]) -> None:
     log.write_text("".join(lines[: len(lines) // 2]))
     metrics = LogMetrics(log)
-    assert len([*metrics.history]) == 1
+    assert len([*metrics.poll()]) == 1
     log.write_text("".join(lines))
-    assert [*metrics.history] == []
+    assert [*metrics.poll()] == []
 
 
 def test_evaluation_behind_the_last_row_of_an_epoch_stands_at_its_end(log: Path) -> None:
@@ -198,7 +198,7 @@ def test_evaluation_behind_the_last_row_of_an_epoch_stands_at_its_end(log: Path)
 
 def test_texts_of_other_people_give_no_curve() -> None:
     texts = [path for distribution in distributions() for path in distribution.files or () if path.suffix in TEXTS]
-    found = {str(path): [*LogMetrics(path.locate()).history] for path in texts[:100]}
+    found = {str(path): [*LogMetrics(path.locate()).poll()] for path in texts[:100]}
     assert [name for name, curves in found.items() if curves] == []
 
 
@@ -207,7 +207,7 @@ def test_bytes_that_are_no_text_take_little_time(log: Path) -> None:
     began = time.process_time()
     lines = [re.findall(r"[\d.]+", line) for _ in range(10) for line in log.read_text(errors="replace").split("\n")]
     searched = time.process_time()
-    assert [*LogMetrics(log).history] == [] and lines
+    assert [*LogMetrics(log).poll()] == [] and lines
     assert time.process_time() - searched < 5 * (searched - began)
 
 
@@ -230,7 +230,7 @@ def test_template_reads_what_no_grammar_reads_and_adds_nothing_to_other_lines(lo
 def test_kinds_say_what_reads_each_line_and_what_counts(log: Path) -> None:
     log.write_text("hello\nstep 1 loss 0.5\nstep 2 loss 0.4\nhello\nhello\n")
     metrics = LogMetrics(log)
-    assert metrics.history
+    assert metrics.poll()
     assert [(k.shape, k.count, k.source, k.curves, k.counter) for k in metrics.kinds if k.shape] == [
         ("hello", 3, "", (), ""),
         ("step # loss #", 2, "grammar", ("train/loss",), "step"),
@@ -241,7 +241,7 @@ def test_bad_and_unused_patterns_are_told_and_nothing_is_lost(log: Path) -> None
     log.write_text("step 1 loss 0.5\nstep 2 loss 0.4\n")
     digits = [f"step {n} loss {{train/loss}}" for n in (1, 2)]
     metrics = LogMetrics(log, patterns=["loss {x", "never {y} here", "{_} {z}", *digits])
-    assert [*metrics.history] == ["train/loss"]
+    assert [*metrics.poll()] == ["train/loss"]
     assert "'step" not in metrics.note
     assert "without its partner" in metrics.note
     assert "'never {y} here' matches no line" in metrics.note
@@ -258,7 +258,7 @@ def test_restart_continues_the_curve_from_its_first_step(log: Path, tmp_path: Pa
         )
     )
     log.write_text(first + second)
-    series = LogMetrics(log, times).history["train/loss"]
+    series = LogMetrics(log, times).poll()["train/loss"]
     assert series.values.tolist() == [5.5, 5.2, 4.7]
     assert series.times.tolist()[0] < 2 < series.times.tolist()[1] <= 3
 
@@ -269,7 +269,7 @@ def test_restart_continues_the_curve_from_its_first_step(log: Path, tmp_path: Pa
 def test_hostile_lines_take_linear_time(log: Path, text: str) -> None:
     log.write_text((text * (200_000 // len(text)) + "\n") * 3)
     began = time.process_time()
-    assert LogMetrics(log).history is not None
+    assert LogMetrics(log).poll() is not None
     assert time.process_time() - began < 15
 
 
@@ -278,12 +278,12 @@ def test_lines_of_one_shape_are_all_read_in_little_time(log: Path) -> None:
     began = time.process_time()
     lines = [[*map(float, re.findall(r"[\d.]+", line))] for line in log.read_text().splitlines()]
     searched = time.process_time()
-    assert len(LogMetrics(log).history["train/loss"]) == len(lines) == 100_000
+    assert len(LogMetrics(log).poll()["train/loss"]) == len(lines) == 100_000
     assert time.process_time() - searched < 20 * (searched - began), "5 here, 70 where every line is understood anew"
 
 
 def test_memory_of_kinds_is_bounded(log: Path) -> None:
     log.write_text("".join(f"{'ab' * (i % 50)} {chr(97 + i % 26) * (i // 50)} 1\n" for i in range(5000)))
     metrics = LogMetrics(log)
-    assert metrics.history is not None
+    assert metrics.poll() is not None
     assert len(metrics.kinds) <= 1000

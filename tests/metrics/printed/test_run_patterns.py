@@ -46,7 +46,7 @@ def test_damaged_files_give_no_patterns(tmp_path: Path) -> None:
     run = RunDir(tmp_path)
     run.templates.write_text("[1]")
     run.log.write_text("iter 5: loss 0.5\n")
-    assert [*log_metrics(run, launched(10.0)).history] == ["train/loss"]
+    assert [*log_metrics(run, launched(10.0)).poll()] == ["train/loss"]
     (config_folder() / "curves.json").write_text(json.dumps({"/p": {"/p/train.py": [OTHER]}}))
     assert curve_patterns(launched(10.0, None)) == ()
 
@@ -56,5 +56,5 @@ def test_templates_of_the_run_directory_read_its_log(tmp_path: Path) -> None:
     write_json(run.templates, {"templates": ["<{step}> {train/loss} zzz", 7]})
     run.log.write_text("<5> 0.5 zzz\n<6> 0.25 zzz\n")
     metrics = log_metrics(run, {})
-    assert metrics.history["train/loss"].values.tolist() == [0.5, 0.25]
+    assert metrics.poll()["train/loss"].values.tolist() == [0.5, 0.25]
     assert [kind.source for kind in metrics.kinds] == ["template"]

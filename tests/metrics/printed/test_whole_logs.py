@@ -109,7 +109,7 @@ class WholeLog:
         self.found = self.curves()
 
     def curves(self, patterns: Sequence[str] = ()) -> dict[str, Points]:
-        history = LogMetrics(self.path, patterns=patterns).history
+        history = LogMetrics(self.path, patterns=patterns).poll()
         return {name: Points(one.steps.tolist(), one.values.tolist()) for name, one in history.items()}
 
     def num_lacking(self, one: dict[str, Any], found: Points, *, is_placed: bool = True) -> int:
@@ -230,8 +230,8 @@ def test_looks_at_a_growing_log_change_nothing(name: str, tmp_path: Path) -> Non
     for end in (*sorted(cut.sample(range(len(data)), 12)), len(data)):
         with log.open("ab") as file:
             file.write(data[file.tell() : end])
-        found = {name: (each.unit, [*each.steps], [*map(str, each.values)]) for name, each in metrics.history.items()}
-    whole = LogMetrics(log).history
+        found = {name: (each.unit, [*each.steps], [*map(str, each.values)]) for name, each in metrics.poll().items()}
+    whole = LogMetrics(log).poll()
     assert found == {name: (each.unit, [*each.steps], [*map(str, each.values)]) for name, each in whole.items()}
 
 

@@ -305,7 +305,7 @@ def test_a_hole_larger_than_a_disk_holds_up_no_reader(tmp_path: Path) -> None:
     for steps in ([1], [1, 2]):
         history.follow(tail)
         assert [*history["train/loss"].steps] == steps
-        printed = log.history
+        printed = log.poll()
         assert [*table.poll()["train/loss"].steps] == steps
         with path.open("ab") as file:
             file.write(b'\n{"step": 2, "time": 1.0, "train/loss": 1.0}\n')

@@ -33,9 +33,9 @@ def test_sh_writes_an_executable_script_that_passes_its_arguments_on(project: Pr
 
 
 def test_a_shell_script_names_the_gpus_and_threads_it_was_made_for() -> None:
-    text = shell_text("fresh", Launch(nproc_per_node=2, gpus=(1, 3), omp_num_threads=4))
-    assert "\nexport CUDA_VISIBLE_DEVICES=1,3\nexport OMP_NUM_THREADS=4\nexec torchrun --standalone " in text
-    assert "export" not in shell_text("fresh", Launch())
+    text = shell_text("fresh", Launch(nproc_per_node=2, gpus=(1, 3), omp_num_threads=4), "masked_diffusion")
+    assert "\nexport CUDA_VISIBLE_DEVICES=1,3\nexport OMP_NUM_THREADS=4\nprocesses=2\n" in text
+    assert "export" not in shell_text("fresh", Launch(), "masked_diffusion")
 
 
 def test_a_shell_script_that_was_changed_is_only_replaced_by_force(
