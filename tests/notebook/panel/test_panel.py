@@ -138,16 +138,6 @@ def test_the_thread_ends_on_close_and_the_run_goes_on(folder: RunFolder, show: S
     assert set(_instances) <= before, "the kernel keeps no model of a closed panel"
 
 
-def test_the_thread_ends_with_the_run_after_a_last_draw(folder: RunFolder, show: Show) -> None:
-    panel = show(folder)
-    folder.rows(1, 10)
-    eventually(lambda: "step 10 " in words(panel))
-    folder.rows(11, 50)
-    folder.end()
-    eventually(lambda: threads(panel) == [])
-    assert "Succeeded" in words(panel) and "step 50 of 100" in words(panel)
-
-
 def test_nothing_is_drawn_or_sent_while_nothing_changes(folder: RunFolder, show: Show) -> None:
     folder.rows(1, 50)
     panel = show(folder, refresh_s=60.0, is_refreshed=True)
@@ -187,15 +177,17 @@ def test_each_option_draws_another_picture(folder: RunFolder, show: Show) -> Non
     assert len({show(folder, **each).picture().data for each in options}) == len(options)
 
 
-def test_two_panels_on_one_run_do_not_disturb_each_other(folder: RunFolder, show: Show) -> None:
+def test_two_panels_do_not_disturb_each_other_and_a_last_draw_shows_the_end(folder: RunFolder, show: Show) -> None:
     first, second = show(folder), show(folder)
     folder.rows(1, 30)
     eventually(lambda: all("step 30 " in words(panel) for panel in (first, second)))
     first.close()
     folder.rows(31, 40)
     eventually(lambda: "step 40 " in words(second))
+    folder.rows(41, 50)
     folder.end()
     eventually(lambda: threads(second) == [])
+    assert "Succeeded" in words(second) and "step 50 of 100" in words(second)
 
 
 def test_a_panel_opened_before_the_first_line_waits(folder: RunFolder, show: Show) -> None:
