@@ -21,6 +21,7 @@ def test_axe_finds_nothing_serious_in_a_form(notebook: Any) -> None:
     form = notebook.run("form.ipynb", "import nbtools as nt\nform = nt.ConfigForm(name='experiment')\nform")
     form.get_by_label("learning_rate", exact=True).fill("-1")
     see(form, "Cannot write or launch")
+    notebook.shoot("form-mistake", form)
     find_nothing_serious(notebook, "form", "label", "select-name", "color-contrast")
 
 

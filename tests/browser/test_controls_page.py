@@ -65,7 +65,7 @@ def test_a_run_in_a_dark_page_shows_stacks_stops_and_is_launched_again(notebook:
     panel.get_by_role("button", name="Stacks").locator("visible=true").wait_for(state="hidden")
     running = top()
 
-    # stopped in the board, which explains why this program cannot be resumed, and keeps a note
+    # stopped in the board, which explains why this program cannot be resumed
     table = notebook.output(notebook.append("nt.runs(name='pressed')"))
     see(table, "1 to 2 of 2 runs")
     table.locator("input[type=checkbox]:visible").first.check()
@@ -73,10 +73,6 @@ def test_a_run_in_a_dark_page_shows_stacks_stops_and_is_launched_again(notebook:
     see(table, "pressed: stopped at step")
     table.get_by_role("button", name="Resume").locator("visible=true").first.click()
     see(table, "no checkpoint to resume from")
-    table.get_by_label("Note").fill("pressed <b>here</b>")
-    table.get_by_label("Note").press("Tab")
-    see(table, "Saved: ")
-    see(table, "pressed <b>here</b>")
     notebook.output(1)
     see(panel, "on request")
     panel.get_by_role("button", name="Resume").locator("visible=true").wait_for()

@@ -1,4 +1,4 @@
-"""The form as a person meets it: typing, mistakes, hostile text, and the question before a script is replaced."""
+"""The form as a person meets it: typing, mistakes, widths, and what is left of it without a kernel."""
 
 import contextlib
 import shutil
@@ -27,39 +27,9 @@ BRIGHTNESS = """e => {
 FORM = 'import nbtools as nt\nform = nt.ConfigForm(name="experiment")\nform'
 
 
-@pytest.fixture
-def form(notebook: Any) -> Any:
-    """Locator of an open form for a script that does not exist yet."""
-    (notebook.lab.project / "scripts" / "experiment.py").unlink(missing_ok=True)
-    return notebook.run("form.ipynb", FORM).locator(".nbtools-form")
+def test_without_its_kernel_a_form_is_one_sentence_and_no_broken_icon(notebook: Any) -> None:
+    form = notebook.run("form.ipynb", FORM).locator(".nbtools-form")
 
-
-def test_wrong_value_is_marked_in_place_and_disables_the_buttons(notebook: Any, form: Any) -> None:
-    write, launch = form.get_by_role("button", name="Write script"), form.get_by_role("button", name="Launch")
-    rate = form.get_by_label("learning_rate", exact=True)
-    assert write.is_enabled()
-    notebook.shoot("form", form)
-
-    rate.fill("-1")
-    row = form.locator(".nbtools-row", has=notebook.page.get_by_label("learning_rate", exact=True))
-    row.get_by_text("must be > 0").wait_for()
-    link = form.get_by_role("button", name="learning_rate: must be > 0")
-    link.wait_for()
-    form.get_by_text("Cannot write or launch").wait_for()
-    assert write.is_disabled()
-    assert launch.is_disabled()
-    notebook.shoot("form-mistake", form)
-
-    form.get_by_label("script").focus()
-    link.click()
-    notebook.page.wait_for_function("() => document.activeElement.value === '-1'")
-    rate.fill("3e-4")
-    form.get_by_text("Cannot write or launch").wait_for(state="detached")
-    assert write.is_enabled()
-    assert notebook.mistakes == []
-
-
-def test_without_its_kernel_a_form_is_one_sentence_and_no_broken_icon(notebook: Any, form: Any) -> None:
     def sentence() -> Any:
         return notebook.output(0).get_by_text("The form for mlm_pretraining needs a kernel: run this cell again.")
 

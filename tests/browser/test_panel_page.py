@@ -63,7 +63,7 @@ def test_a_panel_without_kernel_is_a_picture_and_a_sentence(fresh_notebook: Any,
     assert panel.get_by_role("button", name="Resume").is_visible()
     assert_live_curves(panel)
     note = "For the controls, run"  # the outputs of the end are drawn after the words in the widgets
-    eventually(lambda: note in text_in(notebook), "the outputs are those of a run that has ended")
+    eventually(lambda: note in str(stored(notebook, "text/html")), "the outputs are those of a run that has ended")
     notebook.command("docmanager:save")
     notebook.restart_kernel()
     assert_without_kernel(panel, note, "Succeeded")
@@ -73,27 +73,19 @@ def test_a_panel_without_kernel_is_a_picture_and_a_sentence(fresh_notebook: Any,
     notebook.shoot("ended-reopened", notebook.output(0))
 
 
+def stored(notebook: Any, kind: str) -> list[Any]:
+    """What is of a kind in the first cell's outputs, as the notebook would be saved now."""
+    read = """kind => {
+      const cell = window.jupyterapp.shell.currentWidget.content.model.sharedModel.cells[0];
+      return cell.toJSON().outputs.map(output => output.data?.[kind]).filter(Boolean);
+    }"""
+    return list(notebook.page.evaluate(read, kind))
+
+
 def picture_in(notebook: Any) -> str | None:
-    """The static picture in the first cell's outputs, as the notebook would be saved now."""
-    return notebook.page.evaluate(  # type: ignore[no-any-return]
-        """() => {
-          const cell = window.jupyterapp.shell.currentWidget.content.model.sharedModel.cells[0];
-          const outputs = cell.toJSON().outputs.map(output => output.data?.['image/png']).filter(Boolean);
-          return outputs.length === 1 ? outputs[0].slice(-3000) : null;
-        }"""
-    )
-
-
-def text_in(notebook: Any) -> str:
-    """The first cell's outputs without their pictures, as the notebook would be saved now."""
-    return str(
-        notebook.page.evaluate(
-            """() => {
-              const cell = window.jupyterapp.shell.currentWidget.content.model.sharedModel.cells[0];
-              return JSON.stringify(cell.toJSON().outputs.map(output => output.data?.['text/html']));
-            }"""
-        )
-    )
+    """The static picture among these outputs, if there is one and no other."""
+    pictures = stored(notebook, "image/png")
+    return str(pictures[0]) if len(pictures) == 1 else None
 
 
 def assert_live_curves(panel: Any) -> None:

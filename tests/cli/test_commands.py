@@ -248,11 +248,21 @@ def test_a_failed_run_exits_1_and_no_row_of_the_curves_is_its_cause(root: Path, 
     assert json.loads(cli("show", "latest", "--json").stdout)["failure"]["rank"] == 0
 
 
-def test_stopping_following_and_waiting_with_a_limit(root: Path, cli: Cli) -> None:
+def test_stopping_following_and_waiting_with_a_limit_and_an_interrupt(
+    root: Path, cli: Cli, monkeypatch: MonkeyPatch
+) -> None:
+    def interrupt(_: float) -> None:
+        raise KeyboardInterrupt
+
     run_id = cli("launch", foreign(root, SLEEPS), *ALONE).stdout.strip()
     run = Run(run_id)
     eventually(lambda: "ready" in run.log())
     assert "still RUNNING after 0.1 s" in cli("wait", run_id, "--timeout", "0.1", code=124).stderr
+    with monkeypatch.context() as patched:
+        patched.setattr(time, "sleep", interrupt)
+        with pytest.raises(KeyboardInterrupt, match=f"{run_id} continues: nbtools stop {run_id}"):
+            run.wait()
+        assert f"{run_id} continues" in cli("wait", run_id, code=130).stderr
     with subprocess.Popen([*NBTOOLS, "watch", run_id], stdout=subprocess.PIPE, stderr=subprocess.PIPE) as watching:
         assert watching.stdout.readline().startswith(run_id.encode())
         watching.send_signal(signal.SIGINT)
@@ -280,20 +290,6 @@ def test_one_call_stops_several_runs_the_newest_first(root: Path, cli: Cli) -> N
     lines = cli("stop", first.id, second.id).stdout.splitlines()
     assert lines[0] == f"{second.id}: cancelled while queued; it had not started"
     assert lines[1].startswith(f"{first.id}: stopped at step 0") and len(lines) == 2
-
-
-def test_an_interrupted_wait_says_that_the_run_continues(root: Path, cli: Cli, monkeypatch: MonkeyPatch) -> None:
-    run = Run(cli("launch", foreign(root, SLEEPS), *ALONE).stdout.strip())
-
-    def interrupt(_: float) -> None:
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patched:
-        patched.setattr(time, "sleep", interrupt)
-        with pytest.raises(KeyboardInterrupt, match=f"{run.id} continues: nbtools stop {run.id}"):
-            run.wait()
-        assert f"{run.id} continues" in cli("wait", run.id, code=130).stderr
-    cli("stop", run.id)
 
 
 def test_following_a_long_log_reads_its_end_alone(root: Path, cli: Cli) -> None:

@@ -6,10 +6,9 @@ import json
 from pathlib import Path
 
 import pytest
-from fixture_types import MonkeyPatch, Printed
+from fixture_types import Cli, MonkeyPatch
 
 from nbtools.cli import predictions
-from nbtools.cli.commands import main
 from nbtools.predict.row_files import delimiter_for, result_line
 from nbtools.project import Project
 from nbtools.recipes import MLMPretrainingConfig, TextClassificationConfig
@@ -51,7 +50,7 @@ def test_results_keep_the_delimiter(tmp_path: Path, source: str | None, target: 
 
 
 @pytest.mark.promise("safety-predict")
-def test_a_table_keeps_its_columns_and_bad_rows_say_why(classifier: RunDir, tmp_path: Path, capsys: Printed) -> None:
+def test_a_table_keeps_its_columns_and_bad_rows_say_why(classifier: RunDir, tmp_path: Path, cli: Cli) -> None:
     texts = [
         ("smed", "da"),
         ("farmer, retired", "en"),
@@ -68,7 +67,7 @@ def test_a_table_keeps_its_columns_and_bad_rows_say_why(classifier: RunDir, tmp_
         csv.writer(file, delimiter=";").writerows([cell for cell in row if cell is not None] for row in rows)
         file.write("7;a;b;c\n")
     out = tmp_path / "coded.csv"
-    assert main(["predict", str(classifier.path), str(table), "-o", str(out)]) == 0
+    told = cli("predict", classifier.path, table, "-o", out).stderr
     found = read_csv(out)
     expected_cells = [(str(n), text, lang or "") for n, (text, lang) in enumerate(texts)]
     assert [(row["id"], row["occ1"], row["lang"]) for row in found[:7]] == expected_cells
@@ -76,7 +75,6 @@ def test_a_table_keeps_its_columns_and_bad_rows_say_why(classifier: RunDir, tmp_
     room = TextClassificationConfig(**TINY["text_classification"]).sequence_length - len("en[SEP]") - 2
     notes = {place: row["prediction_note"] for place, row in enumerate(found) if row["prediction_note"]}
     assert notes == {6: f"the text is cut to {room} of 300 characters"}
-    told = capsys.readouterr().err
     assert "2 of 8 rows could not be read" in told
     assert "new.csv, line 5: holds no text" in told
     assert "new.csv, line 10: column 4: 'c' is beyond the last one, 'lang'" in told
@@ -89,8 +87,7 @@ def test_a_table_keeps_its_columns_and_bad_rows_say_why(classifier: RunDir, tmp_
     probabilities = [each["probability"] for each in expected]
     assert [float(row["prediction_probability"]) for row in read] == pytest.approx(probabilities, rel=1e-4)
     before = out.read_bytes()
-    assert main(["predict", str(classifier.path), str(table), "-o", str(out)]) == 2
-    assert "exists already" in capsys.readouterr().err
+    assert "exists already" in cli("predict", classifier.path, table, "-o", out, code=2).stderr
     assert out.read_bytes() == before
 
 
@@ -102,17 +99,16 @@ def test_codes_that_hold_the_separator_stay_apart_in_a_cell(codes: list[str], ce
     assert result_line({name: codes if name == "codes" else "" for name in settings.columns}, settings).strip() == cell
 
 
-def test_lines_of_stdin_become_json_lines(classifier: RunDir, monkeypatch: MonkeyPatch, capsys: Printed) -> None:
+def test_lines_of_stdin_become_json_lines(classifier: RunDir, monkeypatch: MonkeyPatch, cli: Cli) -> None:
     lines = io.TextIOWrapper(io.BytesIO("smed\n\nfarmør\n".encode() + b"\xff\n"))
     monkeypatch.setattr("sys.stdin", lines)
-    assert main(["predict", str(classifier.path), "-", "--json", "--top-k", "2", "--lang", "da"]) == 0
-    printed = capsys.readouterr()
-    first, second, third = map(json.loads, printed.out.splitlines())
+    printed = cli("predict", classifier.path, "-", "--json", "--top-k", "2", "--lang", "da")
+    first, second, third = map(json.loads, printed.stdout.splitlines())
     assert [each["input"] for each in (first, second)] == ["smed", "farmør"]
     assert len(first["prediction_candidates"]) == 2
     assert 0 < first["prediction_probability"] <= 1
     assert third["prediction_error"] == "is not UTF-8"
-    assert "1 of 3 rows could not be read" in printed.err
+    assert "1 of 3 rows could not be read" in printed.stderr
 
 
 @pytest.fixture
@@ -123,16 +119,15 @@ def masked_lm(cpu_project: Project, monkeypatch: MonkeyPatch) -> RunDir:
     return train_here(cpu_project, config, monkeypatch=monkeypatch)
 
 
-def test_a_text_is_filled_by_a_model_saved_in_shards(masked_lm: RunDir, capsys: Printed) -> None:
+def test_a_text_is_filled_by_a_model_saved_in_shards(masked_lm: RunDir, cli: Cli) -> None:
     assert [*(masked_lm.checkpoint(6) / "model").glob("shard-*")], "the model is in shards"
-    assert main(["predict", str(masked_lm.path), "w1 [MASK] w3", "--top-k=2", "--checkpoint", "3"]) == 0
-    printed = capsys.readouterr()
-    lines = printed.out.splitlines()
+    printed = cli("predict", masked_lm.path, "w1 [MASK] w3", "--top-k=2", "--checkpoint", "3")
+    lines = printed.stdout.splitlines()
     assert lines[0].startswith("w1 ")
     assert lines[0].endswith(" w3")
     assert lines[1].startswith("  1: ")
     assert lines[1].count(",") == 1
-    assert "step-000003, on the CPU" in printed.err
+    assert "step-000003, on the CPU" in printed.stderr
 
 
 @pytest.mark.parametrize(
@@ -147,8 +142,7 @@ def test_a_text_is_filled_by_a_model_saved_in_shards(masked_lm: RunDir, capsys: 
     ],
 )
 def test_a_wrong_call_is_refused_before_a_model_is_loaded(
-    masked_lm: RunDir, words: list[str], said: str, monkeypatch: MonkeyPatch, capsys: Printed
+    masked_lm: RunDir, words: list[str], said: str, monkeypatch: MonkeyPatch, cli: Cli
 ) -> None:
     monkeypatch.setattr(predictions, "ModelProcess", None)
-    assert main(["predict", str(masked_lm.path), *words]) == 2
-    assert said in capsys.readouterr().err
+    assert said in cli("predict", masked_lm.path, *words, code=2).stderr

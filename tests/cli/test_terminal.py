@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from fixture_types import MonkeyPatch, Printed
+from fixture_types import Cli, MonkeyPatch
 from run_folder import RunFolder
 
 from nbtools.cli.commands import main
@@ -100,7 +100,7 @@ def start_run(project: Project) -> tuple[RunDir, Callable[[], None]]:
 
 @pytest.mark.promise("terminal")
 def test_a_terminal_has_colours_unless_it_is_dumb_or_no_color_is_set(
-    project: Project, terminal: Terminal, monkeypatch: MonkeyPatch, capsys: Printed
+    project: Project, terminal: Terminal, monkeypatch: MonkeyPatch, cli: Cli
 ) -> None:
     add_run(project, "good", 1)
     add_run(project, "bad", 2, returncode=1)
@@ -112,8 +112,7 @@ def test_a_terminal_has_colours_unless_it_is_dumb_or_no_color_is_set(
     monkeypatch.delenv("NO_COLOR")
     monkeypatch.setenv("TERM", "dumb")
     dumb = terminal("runs")
-    assert main(["runs"]) == 0
-    assert capsys.readouterr().out == dumb, "a pipe gets what a dumb terminal gets"
+    assert cli("runs").stdout == dumb, "a pipe gets what a dumb terminal gets"
     assert "\x1b" not in dumb and "FAILED" in dumb
 
 
@@ -186,12 +185,11 @@ def test_the_overview_says_what_runs_what_ended_why_and_what_to_type(project: Pr
     assert not any("nbtools watch" in line for line in plain(terminal()))
 
 
-def test_the_overview_says_how_to_make_a_project(tmp_path: Path, monkeypatch: MonkeyPatch, capsys: Printed) -> None:
+def test_the_overview_says_how_to_make_a_project(tmp_path: Path, monkeypatch: MonkeyPatch, cli: Cli) -> None:
     monkeypatch.delenv("NBTOOLS_ROOT", raising=False)
     monkeypatch.chdir(tmp_path)
-    assert main([]) == 0
-    captured = capsys.readouterr()
-    assert "no project found" in captured.err and "nbtools new" in captured.out
+    said = cli()
+    assert "no project found" in said.stderr and "nbtools new" in said.stdout
     assert list(tmp_path.iterdir()) == []
 
 
@@ -208,22 +206,20 @@ def test_watch_redraws_two_lines_with_eta_loss_and_rate(project: Project, termin
     assert "SUCCEEDED" in plain(text)[-2] and "\x1b[?25h" in text, "the cursor is shown again"
 
 
-def test_watch_off_a_terminal_prints_one_line_per_look(project: Project, capsys: Printed) -> None:
+def test_watch_off_a_terminal_prints_one_line_per_look(project: Project, cli: Cli) -> None:
     run, end = start_run(project)
     assert "ETA 0:03:20" in status_lines(Run(run))[0]
     end()
-    assert main(["watch", "latest"]) == 0
-    (line,) = capsys.readouterr().out.splitlines()
+    (line,) = cli("watch", "latest").stdout.splitlines()
     assert line.startswith(f"{run.id} SUCCEEDED") and "step 200/400" in line and "\x1b" not in line
 
 
-def test_runs_are_sorted_by_loss_step_duration_and_name(project: Project, capsys: Printed) -> None:
+def test_runs_are_sorted_by_loss_step_duration_and_name(project: Project, cli: Cli) -> None:
     for number, (name, loss) in enumerate([("c", 2.0), ("a", float("nan")), ("b", 1.0)], start=1):
         add_run(project, name, number, loss=loss if loss == loss else "NaN")  # type: ignore[arg-type]
 
     def listed(*words: str) -> str:
-        assert main(["runs", "--json", *words]) == 0
-        return "".join(run["name"] for run in json.loads(capsys.readouterr().out))
+        return "".join(run["name"] for run in json.loads(cli("runs", "--json", *words).stdout))
 
     assert [listed(), listed("--sort", "loss"), listed("--sort", "name")] == ["bac", "bca", "abc"]
     assert [listed("--sort", "step"), listed("--sort", "duration"), listed("--sort", "loss", "-n", "1")] == [

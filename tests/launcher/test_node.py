@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fixture_types import Configs, MonkeyPatch, Printed
+from fixture_types import Cli, Configs, MonkeyPatch
 from waiting import eventually
 
 from nbtools.config import Launch
@@ -364,10 +364,7 @@ def test_a_time_out_on_one_machine_says_nothing_of_others(two: RunDir) -> None:
     assert explained(failure, two).message.startswith("waited ")
 
 
-def test_other_options_are_refused_beside_the_number_of_a_machine(capsys: Printed) -> None:
-    from nbtools.cli.commands import main
-
-    assert main(["launch", "runs/x", "--node", "1", "--dry-run"]) == 2
-    assert "--node: goes with --gpus only, not with dry_run" in capsys.readouterr().err
-    assert main(["launch", "runs/x", "--node", "1", "--python", "env"]) == 2
-    assert "--node: goes with --gpus only, not with python" in capsys.readouterr().err
+def test_other_options_are_refused_beside_the_number_of_a_machine(cli: Cli) -> None:
+    for option, name in ((["--dry-run"], "dry_run"), (["--python", "env"], "python")):
+        refused = cli("launch", "runs/x", "--node", "1", *option, code=2).stderr
+        assert f"--node: goes with --gpus only, not with {name}" in refused

@@ -14,7 +14,6 @@ import torch
 from fixture_types import Cli, MonkeyPatch, Printed
 from tiny_mlm import tiny_mlm, write_texts
 
-from nbtools.cli.commands import main
 from nbtools.config import Launch, Slurm, StopOn
 from nbtools.errors import CheckpointError, ConfigError, LaunchError, NbtoolsError
 from nbtools.launcher import launch as launching
@@ -69,13 +68,11 @@ def lab(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def parent(lab: Path, project: Project, monkeypatch: MonkeyPatch) -> Run:
+def parent(lab: Path, cpu_project: Project) -> Run:
     """The run, in a copy of its project."""
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    shutil.copytree(lab, project.root, dirs_exist_ok=True)
-    (folder,) = (path for path in project.runs.iterdir() if not path.name.startswith("."))
-    change(RunDir(folder).launch, script=str(project.scripts / "tiny.py"), cwd=str(project.root))
+    shutil.copytree(lab, cpu_project.root, dirs_exist_ok=True)
+    (folder,) = (path for path in cpu_project.runs.iterdir() if not path.name.startswith("."))
+    change(RunDir(folder).launch, script=str(cpu_project.scripts / "tiny.py"), cwd=str(cpu_project.root))
     return Run(folder)
 
 
@@ -264,7 +261,7 @@ def test_a_fork_of_a_record_from_before_keeps_the_meaning_of_what_it_lacks(paren
 
 
 @pytest.mark.usefixtures("unstarted")
-def test_a_resumed_run_and_its_fork_keep_the_name_of_the_run(parent: Run, project: Project, capsys: Printed) -> None:
+def test_a_resumed_run_and_its_fork_keep_the_name_of_the_run(parent: Run, project: Project, cli: Cli) -> None:
     own = resume(parent, 4, changes={"learning_rate": 1e-3})
     assert (own.name, Path(own.info["script"]).name) == (parent.name, "tiny_2.py")
     Path(own.info["script"]).unlink()
@@ -274,8 +271,8 @@ def test_a_resumed_run_and_its_fork_keep_the_name_of_the_run(parent: Run, projec
     assert (again.name, Run("foo").id, Run("foo~1").id) == ("foo", again.id, parent.id)
     fork = resume(parent, 4, changes={"learning_rate": 1e-4})
     assert (fork.name, Path(fork.info["script"]).name, Run("foo~2").id) == ("foo", "tiny_2.py", parent.id)
-    assert main(["resume", parent.id, "--checkpoint", "4", "--set", "seed=7", "--name", "bar"]) == 0
-    assert Run("bar").id == capsys.readouterr().out.strip() and Path(Run("bar").info["script"]).name == "tiny_3.py"
+    named = cli("resume", parent.id, "--checkpoint", "4", "--set", "seed=7", "--name", "bar").stdout
+    assert Run("bar").id == named.strip() and Path(Run("bar").info["script"]).name == "tiny_3.py"
     with pytest.raises(LaunchError, match="name='a b': give at most 64 letters"):
         resume(parent, 4, changes={"seed": 8}, name="a b")
     assert len([*project.scripts.iterdir()]) == 3

@@ -11,11 +11,10 @@ from pathlib import Path
 
 import psutil
 import pytest
-from fixture_types import Inject, MonkeyPatch, Printed, Start
+from fixture_types import Cli, Inject, MonkeyPatch, Start
 from launched import PROGRAMS, TRAINER, agent, at_step, processes_of, supervisor_of
 from waiting import eventually
 
-from nbtools.cli.commands import main
 from nbtools.machine import processes
 from nbtools.machine.processes import living, lock_holders, members
 from nbtools.project import Project
@@ -185,7 +184,7 @@ def test_a_process_that_took_the_lock_itself_is_none_of_the_run(tmp_path: Path) 
 
 
 @pytest.mark.promise("safety-stop-unkillable")
-def test_a_stop_spares_an_unkillables_supervisor(supervised: Start, monkeypatch: MonkeyPatch, capsys: Printed) -> None:
+def test_a_stop_spares_an_unkillables_supervisor(supervised: Start, monkeypatch: MonkeyPatch, cli: Cli) -> None:
     run = supervised(sys.executable, "-c", "import time; time.sleep(600)", shutdown_timeout_s=600)
     eventually(lambda: run.files.log.exists() and len(members(run.files)) == 2)
     supervisor = supervisor_of(run)
@@ -195,15 +194,15 @@ def test_a_stop_spares_an_unkillables_supervisor(supervised: Start, monkeypatch:
     with monkeypatch.context() as patched:  # as if it were in state D
         patched.setattr(processes, "send_signal", lambda one, number: one == program or send(one, number))
         patched.setattr(processes, "sweep_processes", functools.partial(processes.sweep_processes, limit_s=0.5))
-        assert main(["stop", str(run.dir), "--timeout", "0.5"]) == 1
-    assert f"1 process could not be ended: pid {program.pid} (state T)" in capsys.readouterr().out
+        said = cli("stop", run.dir, "--timeout", "0.5", code=1).stdout
+    assert f"1 process could not be ended: pid {program.pid} (state T)" in said
     assert run.state is RunState.RUNNING and supervisor.is_running()
     program.resume()
     assert run.wait(60) is RunState.STOPPED
 
 
 @pytest.mark.promise("safety-stop-unkillable")
-def test_a_stop_spares_a_supervisor_in_state_d(supervised: Start, monkeypatch: MonkeyPatch, capsys: Printed) -> None:
+def test_a_stop_spares_a_supervisor_in_state_d(supervised: Start, monkeypatch: MonkeyPatch, cli: Cli) -> None:
     run = supervised(sys.executable, "-c", "import time; time.sleep(600)")
     eventually(lambda: run.files.log.exists() and len(members(run.files)) == 2)
     supervisor = supervisor_of(run)
@@ -211,9 +210,8 @@ def test_a_stop_spares_a_supervisor_in_state_d(supervised: Start, monkeypatch: M
     monkeypatch.setattr(stop, "STOP_GRACE_S", 0.2)
     with monkeypatch.context() as patched:
         patched.setitem(stop._STATE_LETTERS, "stopped", "D")
-        assert main(["stop", str(run.dir), "--timeout", "0.5"]) == 1
-    said = f"1 process ended; 1 process could not be ended: pid {supervisor.pid} (state D), the supervisor"
-    assert said in capsys.readouterr().out
+        said = cli("stop", run.dir, "--timeout", "0.5", code=1).stdout
+    assert f"1 process ended; 1 process could not be ended: pid {supervisor.pid} (state D), the supervisor" in said
     supervisor.resume()
     assert run.wait(60) is RunState.STOPPED
 

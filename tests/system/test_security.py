@@ -31,6 +31,7 @@ from fixture_types import Audited, Configs, Event, Inject, MonkeyPatch, Printed,
 from launched import TRAINER, python, write_torch_free
 from transformers import BertConfig, BertForMaskedLM
 from waiting import eventually
+from widget_tree import every
 
 import nbtools as nt
 from nbtools.cli.commands import main
@@ -135,9 +136,7 @@ def test_text_in_any_field_is_refused_by_name_or_comes_back_as_it_went_in(cls: t
 def test_text_in_any_row_of_the_form_is_never_markup_nor_a_file(project: Project, audited: Audited, key: str) -> None:
     form = nt.ConfigForm(key)
     before = everything_below(project.root)
-    found: list[Any] = [form.widget]
-    for widget in found:  # it grows meanwhile
-        found += getattr(widget, "children", ())
+    found = every(form.widget)
     typed = [widget for widget in found if isinstance(widget, ipywidgets.Text | ipywidgets.Textarea)]
     assert len(typed) > 10
     with audited() as happened:

@@ -20,7 +20,7 @@ from pathlib import Path
 import psutil
 import pytest
 import torch
-from fixture_types import MonkeyPatch, Start
+from fixture_types import Start
 from safetensors.torch import load_file
 from tiny_mlm import tiny_mlm
 from waiting import eventually
@@ -67,16 +67,14 @@ while True:
 
 
 @pytest.fixture
-def texts(project: Project, monkeypatch: MonkeyPatch) -> Project:
+def texts(cpu_project: Project) -> Project:
     """A project with 60 small documents, on the CPU."""
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    monkeypatch.setenv("OMP_NUM_THREADS", "1")
     words = [f"w{number}" for number in range(40)]
-    (project.root / "texts").mkdir()
+    (cpu_project.root / "texts").mkdir()
     for number in range(60):
         text = " ".join(words[(number + step * step) % 40] for step in range(200))
-        (project.root / "texts" / f"{number:02}.txt").write_text(text)
-    return project
+        (cpu_project.root / "texts" / f"{number:02}.txt").write_text(text)
+    return cpu_project
 
 
 @pytest.fixture

@@ -41,6 +41,9 @@ def launched(script: Path) -> Run:
 def test_a_pattern_without_a_launcher_script_is_kept_for_the_user(program: Path) -> None:
     run = launched(program)
     assert (read_json(run.files.templates) or {})["templates"], "the texts of the source"
+    with pytest.raises(ConfigError, match="no number has a name; write text with names in braces"):
+        remember(run, "curves", curves=("turn of the wheel",))
+    assert read_user_config("curves") == {}, "a text that is no pattern changes nothing"
     assert remember(run, "curves", curves=(PATTERN,)) == "remembered for turning.py"
     again = Run(run.dir)
     assert again.history["train/loss"].steps.tolist() == [*range(0, 45, 5)]
@@ -73,13 +76,6 @@ def test_a_launcher_script_that_was_edited_by_hand_is_left_alone(program: Path) 
     assert path.read_text() == edited
     assert "train/loss" in Run(run.dir).history
     assert ended(launch(path)).info["curves"] == [PATTERN], "kept for later launches, too"
-
-
-def test_a_text_that_is_no_pattern_changes_nothing(program: Path) -> None:
-    run = launched(program)
-    with pytest.raises(ConfigError, match="no number has a name; write text with names in braces"):
-        remember(run, "curves", curves=("turn of the wheel",))
-    assert read_user_config("curves") == {}
 
 
 def test_a_source_that_does_not_parse_stops_no_launch(program: Path, monkeypatch: MonkeyPatch) -> None:

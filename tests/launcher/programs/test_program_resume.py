@@ -249,7 +249,7 @@ def test_the_tab_shows_how_a_program_resumes_and_remembers_what_is_typed(work: P
         eventually(lambda: tab.look() or tab_says in tab.table.value)
 
 
-def test_a_checkpoint_is_named_by_step_name_or_path_else_refused(work: Path) -> None:
+def test_a_checkpoint_is_named_else_refused_and_one_that_was_cut_off_is_passed_over(work: Path) -> None:
     parent = finished(saves("--steps", "20"))
     for ref in ("ckpt_step10.pt", "out/ckpt_step10.pt", 10, "10", Path("out/ckpt_step10.pt")):
         assert planned_resume(parent, ref).checkpoint.path == work / "out/ckpt_step10.pt"
@@ -257,10 +257,6 @@ def test_a_checkpoint_is_named_by_step_name_or_path_else_refused(work: Path) -> 
     assert planned_resume(parent, "mine").args[-1] == str(work / "mine")
     with pytest.raises(CheckpointError, match=r"has no checkpoint 'other', .* it has out/ckpt_step20.pt, out/ckpt_"):
         resume(parent, "other")
-
-
-def test_a_checkpoint_that_was_cut_off_is_passed_over_with_a_note(work: Path) -> None:
-    parent = finished(saves("--steps", "20"))
     whole = (work / "out/ckpt_step20.pt").read_bytes()
     (work / "out/ckpt_step20.pt").write_bytes(whole[:40])
     planned = planned_resume(Run(parent.dir))

@@ -15,6 +15,7 @@ from typing import Any
 import psutil
 import pytest
 from fixture_types import Cli, MonkeyPatch, Start
+from launched import TRAINER, agent
 from waiting import eventually
 
 from nbtools.config import Launch, Slurm, TrainConfig
@@ -37,7 +38,6 @@ from trainings import TINY, train_here, write_inputs
 
 ON_CPU = Launch(nproc_per_node=1, gpus=())
 GPUS = [Device(index, f"GPU-{index}", "a GPU", 80 * 2**30, 0, (), str(index)) for index in (0, 1)]
-PROGRAMS = Path(__file__).parents[2] / "programs"
 
 
 @pytest.fixture
@@ -260,8 +260,7 @@ def test_a_trial_is_refused_while_a_run_claims_its_gpu(
 def test_a_run_launched_meanwhile_ends_the_trial(texts: Project, on_gpu: list[Device], supervised: Start) -> None:
     trial = start_trial(endless(), Launch(), root=texts.root)
     eventually(lambda: is_training(trial))
-    agent = [sys.executable, PROGRAMS / "fake_agent.py", "--nproc-per-node=1", PROGRAMS / "fake_trainer.py"]
-    run = supervised(*agent, gpus=(0,), name="later")
+    run = supervised(*agent(TRAINER, nproc=1), gpus=(0,), name="later")
     eventually(lambda: run.state is RunState.RUNNING)
     assert trial.wait(5).error == "the trial ended because later on GPU 0 was launched meanwhile"
     run.stop()

@@ -289,9 +289,10 @@ def test_runs_that_are_ticked_while_others_are_looked_at_are_asked_for(
 
 def test_labels_are_saved_and_wrong_ones_are_explained(board: Board, made: list[RunDir]) -> None:
     tell(board, "tick", made[-1].id)
-    name, tags, _ = board._controls.labels.row.children
-    name.value, tags.value = "good", "a, b"
-    assert (read_labels(made[-1]).name, read_labels(made[-1]).tags) == ("good", ("a", "b"))
+    name, tags, note = board._controls.labels.row.children
+    name.value, tags.value, note.value = "good", "a, b", "mine"
+    kept = read_labels(made[-1])
+    assert (kept.name, kept.tags, kept.note) == ("good", ("a", "b"), "mine")
     label(made[-1], note="from a terminal")
     tags.value = ""
     assert (read_labels(made[-1]).tags, read_labels(made[-1]).note) == ((), "from a terminal")

@@ -8,13 +8,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from fixture_types import Cli
 from pages import serious
 from PIL import Image
 from run_folder import RunFolder
 from waiting import eventually
 from widget_tree import every
 
-from nbtools.cli.commands import main
 from nbtools.errors import ConfigError
 from nbtools.notebook.comparison.report import report, report_html
 from nbtools.notebook.panel.panel import LivePlot
@@ -138,11 +138,10 @@ def test_the_menu_has_the_browser_save_it(make: Make, monkeypatch: pytest.Monkey
     panel.close()
 
 
-def test_a_terminal_writes_it_and_names_a_wrong_file(make: Make, tmp_path: Path, capsys: Any) -> None:
+def test_a_terminal_writes_it_and_names_a_wrong_file(make: Make, tmp_path: Path, cli: Cli) -> None:
     run = make("a", num_rows=20)
-    assert main(["plot", run.id, "-o", str(tmp_path / "r.html")]) == 0
-    assert main(["plot", run.id, "-o", str(tmp_path / "r.png"), "--details"]) == 2
-    assert "--details: is for a report" in capsys.readouterr().err
+    cli("plot", run.id, "-o", tmp_path / "r.html")
+    assert "--details: is for a report" in cli("plot", run.id, "-o", tmp_path / "r.png", "--details", code=2).stderr
     assert (tmp_path / "r.html").read_text().startswith("<!doctype html>")
     with pytest.raises(ConfigError, match=r"must end in \.html"):
         report(run, path=tmp_path / "r.pdf")

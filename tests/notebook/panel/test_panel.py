@@ -23,6 +23,7 @@ import pytest
 from curves import charts
 from ipywidgets import Button, FloatSlider, ToggleButton
 from ipywidgets.widgets.widget import _instances
+from launched import PROGRAMS, agent
 from matplotlib.figure import Figure
 from nbclient import NotebookClient
 from run_folder import RunFolder
@@ -72,7 +73,7 @@ def show() -> Iterator[Show]:
     """Open panels that are closed at the end, whatever happens."""
     with contextlib.ExitStack() as panels:
 
-        def open_panel(folder: RunFolder, *, is_refreshed: bool = False, **options: Any) -> LivePlot:
+        def open_panel(folder: RunFolder | Run, *, is_refreshed: bool = False, **options: Any) -> LivePlot:
             panel = LivePlot(folder.files.path, **{"refresh_s": 0.05, **options})
             panels.callback(panel.close)
             if is_refreshed:
@@ -137,16 +138,6 @@ def test_the_thread_ends_on_close_and_the_run_goes_on(folder: RunFolder, show: S
     assert set(_instances) <= before, "the kernel keeps no model of a closed panel"
 
 
-def test_the_thread_ends_with_the_run_after_a_last_draw(folder: RunFolder, show: Show) -> None:
-    panel = show(folder)
-    folder.rows(1, 10)
-    eventually(lambda: "step 10 " in words(panel))
-    folder.rows(11, 50)
-    folder.end()
-    eventually(lambda: threads(panel) == [])
-    assert "Succeeded" in words(panel) and "step 50 of 100" in words(panel)
-
-
 def test_nothing_is_drawn_or_sent_while_nothing_changes(folder: RunFolder, show: Show) -> None:
     folder.rows(1, 50)
     panel = show(folder, refresh_s=60.0, is_refreshed=True)
@@ -186,15 +177,17 @@ def test_each_option_draws_another_picture(folder: RunFolder, show: Show) -> Non
     assert len({show(folder, **each).picture().data for each in options}) == len(options)
 
 
-def test_two_panels_on_one_run_do_not_disturb_each_other(folder: RunFolder, show: Show) -> None:
+def test_two_panels_do_not_disturb_each_other_and_a_last_draw_shows_the_end(folder: RunFolder, show: Show) -> None:
     first, second = show(folder), show(folder)
     folder.rows(1, 30)
     eventually(lambda: all("step 30 " in words(panel) for panel in (first, second)))
     first.close()
     folder.rows(31, 40)
     eventually(lambda: "step 40 " in words(second))
+    folder.rows(41, 50)
     folder.end()
     eventually(lambda: threads(second) == [])
+    assert "Succeeded" in words(second) and "step 50 of 100" in words(second)
 
 
 def test_a_panel_opened_before_the_first_line_waits(folder: RunFolder, show: Show) -> None:
@@ -207,8 +200,11 @@ def test_a_panel_opened_before_the_first_line_waits(folder: RunFolder, show: Sho
     eventually(lambda: "Running" in words(panel) and "hello from rank 0" in words(panel))
 
 
-def test_what_goes_wrong_while_looking_is_shown_and_passes(folder: RunFolder, show: Show) -> None:
+def test_what_goes_wrong_while_looking_is_shown_passes_and_is_never_printed(
+    folder: RunFolder, show: Show, capfd: pytest.CaptureFixture[str]
+) -> None:
     folder.rows(1, 10)
+    folder.rows(1, 10, name="日本/\u202eloss", value="NaN")
     panel = show(folder)
     eventually(lambda: "step 10 " in words(panel))
     hidden = folder.files.checkpoints.with_name("hidden")
@@ -224,15 +220,6 @@ def test_what_goes_wrong_while_looking_is_shown_and_passes(folder: RunFolder, sh
     hidden.rename(folder.files.checkpoints)
     eventually(lambda: "update nbtools" not in words(panel))
     assert len(threads(panel)) == 1
-
-
-def test_the_thread_never_prints(folder: RunFolder, show: Show, capfd: pytest.CaptureFixture[str]) -> None:
-    folder.rows(1, 10, name="日本/\u202eloss", value="NaN")
-    panel = show(folder)
-    config = folder.files.config.read_text()
-    folder.files.config.write_text(json.dumps({"format": 99}))
-    eventually(lambda: "update nbtools" in words(panel))
-    folder.files.config.write_text(config)
     folder.end(1)
     eventually(lambda: threads(panel) == [])
     assert capfd.readouterr() == ("", "")
@@ -503,24 +490,18 @@ def test_a_straggler_that_was_stopped_or_killed_is_told_as_such(folder: RunFolde
 def test_the_stacks_button_shows_every_rank_the_straggler_first_and_open(
     supervised: Callable[..., Run], show: Show
 ) -> None:
-    programs = Path(__file__).parents[2] / "programs"
-    run = supervised(
-        sys.executable, programs / "fake_agent.py", "--nproc-per-node=2", programs / "hangs.py", "announce"
-    )
+    run = supervised(*agent(PROGRAMS / "hangs.py", "announce"))
     eventually(lambda: len(read_heartbeats(run.files)) == 2, 60)
-    panel = LivePlot(run, refresh_s=0.05)
-    try:
-        eventually(lambda: "silent" in words(panel) and not panel._widgets.buttons.stacks.disabled, 60)
-        panel._widgets.buttons.stacks.click()
-        eventually(lambda: "Stacks of 2 of 2 ranks" in panel._widgets.note.value, 60)
-        shown = panel._widgets.taken.value
-        assert shown.count("in hang_here") == 2 and shown.count("<details open>") == 1
-        assert shown.index("<details open>") < shown.index("rank 1 (pid") < shown.index("rank 0 (pid")
-        eventually(lambda: not panel._widgets.buttons.stacks.disabled)
-        run.stop(timeout_s=1)
-        eventually(lambda: panel._widgets.buttons.stacks.disabled, 60)
-    finally:
-        panel.close()
+    panel = show(run)
+    eventually(lambda: "silent" in words(panel) and not panel._widgets.buttons.stacks.disabled, 60)
+    panel._widgets.buttons.stacks.click()
+    eventually(lambda: "Stacks of 2 of 2 ranks" in panel._widgets.note.value, 60)
+    shown = panel._widgets.taken.value
+    assert shown.count("in hang_here") == 2 and shown.count("<details open>") == 1
+    assert shown.index("<details open>") < shown.index("rank 1 (pid") < shown.index("rank 0 (pid")
+    eventually(lambda: not panel._widgets.buttons.stacks.disabled)
+    run.stop(timeout_s=1)
+    eventually(lambda: panel._widgets.buttons.stacks.disabled, 60)
 
 
 @pytest.mark.parametrize("text", HOSTILE)

@@ -4,6 +4,7 @@ import math
 from pathlib import Path
 
 import pytest
+from fixture_types import Cli
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -204,23 +205,20 @@ def test_no_text_makes_anything_but_values_or_a_refusal(tmp_path_factory: pytest
     assert all(line.startswith("#") and len(line.splitlines()) == 1 for line in read.remarks)
 
 
-def test_new_writes_what_an_old_yaml_says_and_names_the_rest(
-    project: Project, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_new_writes_what_an_old_yaml_says_and_names_the_rest(project: Project, tmp_path: Path, cli: Cli) -> None:
     path = old(tmp_path, OLD)
     words = ["new", "mlm_pretraining", "dark", "--preset", "cpu_demo", "--from-yaml", str(path)]
-    assert main([*words, "--set", "lr=2e-4", "--set", "hidden_size=128"]) == 0
-    said = capsys.readouterr()
+    said = cli(*words, "--set", "lr=2e-4", "--set", "hidden_size=128")
     script = read_script(project.scripts / "dark.py")
     assert isinstance(script.config, MLMPretrainingConfig)
     assert script.launch.nproc_per_node == 2, "of the preset"
     assert (script.config.sequence_length, script.config.num_layers) == (64, 4), "of the preset, of the file"
     assert (script.config.learning_rate, script.config.hidden_size) == (2e-4, 128), "--set counts most"
-    assert "compress_interval: MLMPretrainingConfig has no such field" in said.err
+    assert "compress_interval: MLMPretrainingConfig has no such field" in said.stderr
     text = (project.scripts / "dark.py").read_text()
     assert text.endswith('#   local_rank: -1\n#   env:\n#     size: [9, 9]\n#     name: "dark\n#   room"\n')
-    assert main([*words, "--set", "lr=2e-4", "--set", "hidden_size=128"]) == 0, "the same again changes nothing"
-    assert main(words) == 2, "other values are not written over these"
+    cli(*words, "--set", "lr=2e-4", "--set", "hidden_size=128")  # the same again changes nothing
+    cli(*words, code=2)  # other values are not written over these
 
 
 DARKROOM = """\
@@ -249,11 +247,11 @@ num_workers: 12
 
 @pytest.mark.promise("guide-A5")
 def test_the_old_config_of_algorithm_distillation_becomes_a_script_that_trains_as_long(
-    project: Project, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    project: Project, tmp_path: Path, cli: Cli
 ) -> None:
     path = tmp_path / "ad_dr_compressed.yaml"
     path.write_text(DARKROOM)
-    assert main(["new", "algorithm_distillation", "dark", "--from-yaml", str(path)]) == 0
+    taken, *said = cli("new", "algorithm_distillation", "dark", "--from-yaml", path).stderr.splitlines()
     config = read_script(project.scripts / "dark.py").config
     assert config == AlgorithmDistillationConfig(
         hidden_size=64,
@@ -277,7 +275,6 @@ def test_the_old_config_of_algorithm_distillation_becomes_a_script_that_trains_a
     found = schedule(config, 2, root=project.root)
     assert found is not None and found.total_steps == 100_000
     named = ["include", "model", "use_compressed_context", "tf_n_inner", "tf_attn_dropout"]
-    taken, *said = capsys.readouterr().err.splitlines()
     assert "took compress_interval, tf_n_embd as hidden_size, tf_n_layer as num_layers, tf_n_head as" in taken
     assert "num_warmup_steps as warmup_steps" in taken
     assert [line.partition(f"{path}: ")[2].partition(":")[0] for line in said] == named
@@ -379,8 +376,7 @@ def test_a_key_that_means_another_thing_beside_others_is_not_taken_and_told(
 
 
 @pytest.mark.parametrize("recipe", sorted(RECIPES))
-def test_packing_is_refused_with_the_reason(recipe: str, project: Project, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["new", recipe, "x", "--set", "packing=True"]) == 2
-    assert "packing: is no choice: documents fill" in capsys.readouterr().err
+def test_packing_is_refused_with_the_reason(recipe: str, project: Project, cli: Cli) -> None:
+    assert "packing: is no choice: documents fill" in cli("new", recipe, "x", "--set", "packing=True", code=2).stderr
     with pytest.raises(ConfigError, match="pairs share none"):
         normalized(["--packing", "true"], RECIPES[recipe].config_class())

@@ -5,6 +5,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from fixture_types import Cli
 
 from nbtools.cli.commands import main
 from nbtools.config import Launch
@@ -38,20 +39,16 @@ def test_a_shell_script_names_the_gpus_and_threads_it_was_made_for() -> None:
     assert "export" not in shell_text("fresh", Launch(), "masked_diffusion")
 
 
-def test_a_shell_script_that_was_changed_is_only_replaced_by_force(
-    project: Project, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_shell_script_that_was_changed_is_only_replaced_by_force(project: Project, cli: Cli) -> None:
     words = ["new", "mlm_pretraining", "fresh", "--sh"]
-    assert main(words) == 0
-    assert main(words) == 0, "the same again"
+    for _ in range(2):  # the same again is no change
+        cli(*words)
     path = project.scripts / "fresh.sh"
     path.write_text(path.read_text() + "# mine\n")
     (project.scripts / "fresh.py").unlink()
-    capsys.readouterr()
-    assert main(words) == 2
-    assert "fresh.sh: exists with other content" in capsys.readouterr().err
+    assert "fresh.sh: exists with other content" in cli(*words, code=2).stderr
     assert not (project.scripts / "fresh.py").exists(), "nothing is written by halves"
-    assert main([*words, "--force"]) == 0
+    cli(*words, "--force")
     assert "# mine" not in path.read_text()
 
 
