@@ -371,11 +371,11 @@ class ByHand:
         assert finished.state is RunState.SUCCEEDED
         return finished
 
-    def demo(self, key: str, *args: str | Path, **changes: Any) -> Run:
+    def demo(self, key: str, *args: str | Path, more: str = "", timeout_s: float = 900, **changes: Any) -> Run:
         """Run the preset cpu_demo of a recipe, of at most a thousand steps, on two ranks to its end."""
         config, _ = RECIPES[key].preset("cpu_demo")
         assert config.max_steps is not None and config.max_steps <= 1000
-        return self.completed(self(config.replace(**changes), *args), timeout_s=900)
+        return self.completed(self(config.replace(**changes), *args, more=more), timeout_s)
 
     def gradients(self, config: TrainConfig, nproc: int) -> tuple[Run, list[torch.Tensor]]:
         """Run a script to its end on forked ranks; return its run and the gradients that all ranks share.

@@ -20,7 +20,7 @@ from nbtools.launcher.checks.sizes import num_trainable_parameters
 from nbtools.metrics.history import History
 from nbtools.predict.model_process import ModelProcess
 from nbtools.project import Project
-from nbtools.recipes import RECIPES, MaskedDiffusionConfig
+from nbtools.recipes import MaskedDiffusionConfig
 from nbtools.run.checkpoints import checkpoints_in
 from nbtools.run.run import Run
 from nbtools.rundir import media
@@ -430,15 +430,6 @@ masked_diffusion.open_data = open_data
 """
 
 
-def demo(start: ByHand, *args: str, more: str = "") -> History:
-    """The preset cpu_demo on two ranks, with Python's own English."""
-    config, _ = RECIPES["masked_diffusion"].preset("cpu_demo")
-    assert isinstance(config, MaskedDiffusionConfig)
-    assert config.max_steps is not None
-    assert config.max_steps <= 1000
-    return start.completed(start(config, *args, more=more), timeout_s=900).own_history
-
-
 def assert_learns_from_context(history: History) -> None:
     losses = dict(zip(history["eval/loss"].steps.tolist(), history["eval/loss"].values.tolist(), strict=True))
     last = {name: history.last(f"eval/{name}") or math.nan for name in ("loss", "unigram_loss", "bigram_loss")}
@@ -452,14 +443,15 @@ def assert_learns_from_context(history: History) -> None:
 @pytest.mark.parametrize("seed", ["0", "1"])
 @pytest.mark.timeout(1000)
 def test_the_cpu_demo_learns_from_context(start: ByHand, texts: Project, seed: str) -> None:
-    assert_learns_from_context(demo(start, "--seed", seed))
+    assert_learns_from_context(start.demo("masked_diffusion", "--seed", seed).own_history)
 
 
 @pytest.mark.seeds
 @pytest.mark.timeout(1000)
 def test_without_any_context_that_target_is_not_reached(start: ByHand, texts: Project) -> None:
     """Characters in random order: there is nothing to learn but how frequent each of them is."""
-    history = demo(start, "--max-steps", "300", "--sample-texts", "0", more=SHUFFLED)
+    finished = start.demo("masked_diffusion", "--max-steps", "300", "--sample-texts", "0", more=SHUFFLED)
+    history = finished.own_history
     loss, unigram = history.last("eval/loss") or math.nan, history.last("eval/unigram_loss") or math.nan
     assert loss >= unigram - 0.02
     few, nearly_all = (history.last(f"eval/loss_{name}") or math.nan for name in ("few_masked", "nearly_all_masked"))

@@ -19,7 +19,7 @@ from nbtools.launcher.launch import launch
 from nbtools.machine.processes import kinds_of, members, ranks_among
 from nbtools.metrics.history import History
 from nbtools.project import Project
-from nbtools.recipes import RECIPES, MLMPretrainingConfig
+from nbtools.recipes import MLMPretrainingConfig
 from nbtools.run.checkpoints import checkpoints_in
 from nbtools.run.run import Run
 from nbtools.run.state import RunState
@@ -325,15 +325,6 @@ def test_the_end_of_a_loader_worker_or_of_the_run_leaves_no_process(texts: Proje
     assert not members(run.files)
 
 
-def demo(start: ByHand, *args: str) -> History:
-    """The preset cpu_demo on two ranks, with Python's own English."""
-    config, _ = RECIPES["mlm_pretraining"].preset("cpu_demo")
-    assert isinstance(config, MLMPretrainingConfig)
-    assert config.max_steps is not None
-    assert config.max_steps <= 600
-    return start.completed(start(config, *args), timeout_s=1100).own_history
-
-
 def assert_learned(history: History, step: int, gain: float, accuracy: float) -> None:
     """At that step, words behind masks were guessed so much better than from their frequencies."""
     measured = {}
@@ -353,7 +344,7 @@ TWICE_AS_LONG = ("--max-steps", "1200", "--epochs", "40", "--learning-rate", "5e
 @pytest.mark.parametrize("seed", ["0", "1"])
 @pytest.mark.timeout(1200)
 def test_the_cpu_demo_learns_from_context(start: ByHand, texts: Project, seed: str) -> None:
-    history = demo(start, *TWICE_AS_LONG, "--seed", seed)
+    history = start.demo("mlm_pretraining", *TWICE_AS_LONG, "--seed", seed, timeout_s=1100).own_history
     assert_learned(history, 600, gain=0.8, accuracy=0.20)
     assert_learned(history, 1200, gain=1.25, accuracy=0.25)
 
@@ -361,7 +352,7 @@ def test_the_cpu_demo_learns_from_context(start: ByHand, texts: Project, seed: s
 @pytest.mark.seeds
 @pytest.mark.timeout(700)
 def test_without_learning_that_target_is_not_reached(start: ByHand, texts: Project) -> None:
-    history = demo(start, "--learning-rate", "1e-6", "--max-steps", "100")
+    history = start.demo("mlm_pretraining", "--learning-rate", "1e-6", "--max-steps", "100").own_history
     loss, unigram = history.last("eval/loss"), history.last("eval/unigram_loss")
     assert loss is not None and unigram is not None and loss > unigram
     assert (history.last("eval/accuracy") or 0) < 0.2
