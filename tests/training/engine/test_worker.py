@@ -23,6 +23,7 @@ from safetensors.torch import load_file
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.checkpoint import checkpoint
 from transformers import ModernBertConfig, ModernBertModel, masking_utils
+from waiting import eventually
 
 from nbtools.config import TrainConfig
 from nbtools.errors import LaunchError
@@ -339,10 +340,7 @@ def test_signals_become_a_flag_and_nothing_else() -> None:
         assert not stop.requested
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGTERM):
             os.kill(os.getpid(), number)
-        deadline = time.monotonic() + 10
-        while not stop.requested and time.monotonic() < deadline:
-            time.sleep(0.01)
-        assert stop.requested
+        eventually(lambda: stop.requested)
     assert signal.getsignal(signal.SIGTERM) is before
 
 
@@ -359,9 +357,7 @@ def test_a_heartbeat_names_the_phase_and_since_when(project: Project, monkeypatc
     heart.enter("backward", 7)
     heart.enter("collective", 7)
     began = heart.phase.since
-    deadline = time.monotonic() + 10
-    while beat(files)["phase"] != "collective" and time.monotonic() < deadline:
-        time.sleep(0.05)
+    eventually(lambda: beat(files)["phase"] == "collective")
     assert (beat(files)["phase"], beat(files)["step"], beat(files)["time"]) == ("collective", 7, began)
     assert beat(files)["nth"] == 2  # the first phase of a step counts as 1
     written = files.heartbeat(0).stat().st_mtime_ns
@@ -581,10 +577,7 @@ def test_loader_workers_outlive_signals_to_their_group_but_never_their_rank(end:
             rank.stdin.write("fail\n")
         rank.stdin.close()
         assert rank.wait(timeout=60) == {"fail": 1, "end": 0, "kill": -9}[end]
-        deadline = time.monotonic() + 60
-        while is_running(worker) and time.monotonic() < deadline:
-            time.sleep(0.02)
-        assert not is_running(worker)
+        eventually(lambda: not is_running(worker))
     finally:
         rank.kill()
         rank.stdout.close()

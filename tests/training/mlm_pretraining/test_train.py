@@ -2,7 +2,6 @@
 
 import os
 import signal
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -222,10 +221,6 @@ Optimizer.step = step
 """
 
 
-def newest_run(project: Project) -> Run:
-    return Run(run_folders(project.runs)[0])
-
-
 @pytest.mark.promise("guide-L5", "guide-G12")
 def test_plain_python_writes_the_whole_run_directory(start: ByHand, texts: Project) -> None:
     process = start(tiny(), "--lr", "3e-3", "--local_rank=0", nproc=None)
@@ -256,16 +251,12 @@ def test_ctrl_c_saves_a_checkpoint_and_ends_cleanly(start: ByHand, texts: Projec
     assert [listed.step for listed in checkpoints_in(run.files.checkpoints)][-1] == run.step
 
 
-def wait_for_step(project: Project, step: int, num_runs: int = 1, timeout_s: float = 120) -> Run:
+def wait_for_step(project: Project, step: int, num_runs: int = 1) -> Run:
     """Wait until the newest of so many runs has done so many steps."""
-    deadline = time.monotonic() + timeout_s
-    while time.monotonic() < deadline:
-        if len(run_folders(project.runs)) >= num_runs:  # not those that are just being made
-            run = newest_run(project)
-            if (run.own_history.last_step or 0) >= step:
-                return run
-        time.sleep(0.05)
-    raise AssertionError(f"step {step} was not reached in {timeout_s} s")
+    eventually(lambda: len(run_folders(project.runs)) >= num_runs)  # not those that are just being made
+    run = Run(run_folders(project.runs)[0])
+    eventually(lambda: (run.own_history.last_step or 0) >= step)
+    return run
 
 
 @pytest.mark.promise("fault-7", "fault-27")
