@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from fixture_types import Train
 from safetensors.torch import load_file
 
 from nbtools.config import TrainConfig
@@ -80,9 +81,7 @@ def assert_finite(files: RunDir) -> None:
 @pytest.mark.promise("safety-non-finite")
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_one_non_finite_gradient_costs_its_step_only(
-    key: str, trained: Callable[..., RunDir], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_one_non_finite_gradient_costs_its_step_only(key: str, trained: Train, monkeypatch: pytest.MonkeyPatch) -> None:
     """NaN and both infinities, in fp32 and bf16, each at another step."""
     last = TINY[key]["max_steps"]
     for trial, (precision, value) in enumerate(itertools.product(["fp32", "bf16"], [math.nan, math.inf, -math.inf])):
@@ -101,7 +100,7 @@ def test_one_non_finite_gradient_costs_its_step_only(
 @pytest.mark.promise("safety-non-finite")
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 def test_run_fails_after_max_skipped_steps_and_resumes_from_finite_weights(
-    precision: str, cpu_project: Project, trained: Callable[..., RunDir], monkeypatch: pytest.MonkeyPatch
+    precision: str, cpu_project: Project, trained: Train, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write_inputs("mlm_pretraining", cpu_project)
     config = tiny("mlm_pretraining", precision=precision, checkpoint_every=1, keep_last=1, max_skipped_steps=3)
@@ -125,7 +124,7 @@ def test_run_fails_after_max_skipped_steps_and_resumes_from_finite_weights(
 
 
 def test_healthy_steps_between_skipped_ones_start_the_count_again(
-    cpu_project: Project, trained: Callable[..., RunDir], monkeypatch: pytest.MonkeyPatch
+    cpu_project: Project, trained: Train, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write_inputs("mlm_pretraining", cpu_project)
     break_gradients(monkeypatch, lambda count: count % 3 != 0)
@@ -191,7 +190,7 @@ def test_all_ranks_skip_a_step_that_is_broken_on_one(
 
 @pytest.mark.promise("safety-non-finite")
 def test_checkpoint_with_non_finite_weights_is_not_written(
-    cpu_project: Project, trained: Callable[..., RunDir], monkeypatch: pytest.MonkeyPatch
+    cpu_project: Project, trained: Train, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write_inputs("mlm_pretraining", cpu_project)
     config = tiny("mlm_pretraining", checkpoint_every=2, keep_last=1)
@@ -218,7 +217,7 @@ def test_checkpoint_with_non_finite_weights_is_not_written(
 
 
 def test_infinite_loss_with_finite_gradients_is_a_step_like_any_other(
-    cpu_project: Project, trained: Callable[..., RunDir], monkeypatch: pytest.MonkeyPatch
+    cpu_project: Project, trained: Train, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A target of probability 0 has an infinite loss and a finite gradient; the curve shows it, the step is done."""
     write_inputs("mlm_pretraining", cpu_project)

@@ -12,13 +12,14 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 import torch.distributed as dist
+from fixture_types import Train
 from safetensors.torch import load_file
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.checkpoint import checkpoint
@@ -95,7 +96,7 @@ def test_averages_follow_the_weights_and_take_their_place_only_where_asked() -> 
 
 
 def test_evaluations_and_saved_models_have_the_averages_and_the_training_is_as_without(
-    trained: Callable[..., RunDir], cpu_project: Project
+    trained: Train, cpu_project: Project
 ) -> None:
     write_inputs("mlm_pretraining", cpu_project)
     values = {**TINY["mlm_pretraining"], "max_steps": 6, "test_fraction": 0.5}
@@ -254,7 +255,7 @@ def test_ddp_s_gradients_stay_in_its_buckets_and_the_steps_are_those_without_it(
 
 @pytest.mark.slow
 def test_a_compiled_model_takes_the_same_steps_and_its_weights_keep_their_names(
-    tiny_training: Callable[..., RunDir], monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+    tiny_training: Train, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(optimizer_module, "COMPILER", "aot_eager")  # all but the C++ compiler
     changes: dict[str, Any] = {"max_steps": 4, "checkpoint_every": 2, "log_every": 1, "eval_every": 2}

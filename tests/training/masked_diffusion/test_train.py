@@ -5,13 +5,13 @@ import itertools
 import json
 import math
 import re
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from fixture_types import Train
 from safetensors.torch import save_file
 from transformers import BertConfig, BertForMaskedLM, GPT2Config, GPT2LMHeadModel, ModernBertForMaskedLM
 
@@ -25,7 +25,6 @@ from nbtools.run.checkpoints import checkpoints_in
 from nbtools.run.run import Run
 from nbtools.rundir import media
 from nbtools.rundir.json_files import read_json
-from nbtools.rundir.rundir import RunDir
 from nbtools.training.engine.flags import parse
 from nbtools.training.engine.sampler import SampleOrder
 from nbtools.training.masked_diffusion.dataset import cached_data, cached_pairs, open_cached, open_sequences, prepare
@@ -123,7 +122,7 @@ def test_any_masked_language_model_is_taken_at_its_masked_positions() -> None:
 
 
 def test_a_run_leaves_rows_media_checkpoints_and_a_record_of_its_end(
-    trained: Callable[..., RunDir], texts: Project, capfd: pytest.CaptureFixture[str]
+    trained: Train, texts: Project, capfd: pytest.CaptureFixture[str]
 ) -> None:
     config = tiny(sample_texts=3)
     files, derived = trainings.trained_as_shown(trained, config, texts.root)
@@ -147,9 +146,7 @@ def test_a_run_leaves_rows_media_checkpoints_and_a_record_of_its_end(
     assert "vocabulary" in capfd.readouterr().out
 
 
-def test_the_evaluation_is_the_bound_of_the_saved_model_and_its_yardsticks(
-    trained: Callable[..., RunDir], texts: Project
-) -> None:
+def test_the_evaluation_is_the_bound_of_the_saved_model_and_its_yardsticks(trained: Train, texts: Project) -> None:
     files = trained(tiny())
     last = checkpoints_in(files.checkpoints)[-1]
     model = ModernBertForMaskedLM.from_pretrained(last.path / "model").eval()
@@ -174,7 +171,7 @@ def test_the_evaluation_is_the_bound_of_the_saved_model_and_its_yardsticks(
     assert last.metrics["eval/unigram_loss"] == pytest.approx(unigram)
 
 
-def test_prompts_and_answers_are_learnt_and_sampled(trained: Callable[..., RunDir], texts: Project) -> None:
+def test_prompts_and_answers_are_learnt_and_sampled(trained: Train, texts: Project) -> None:
     pairs = [{"prompt": f"say {n}: ", "answer": str(n % 9 + 1) * 3} for n in range(100, 700)]
     (texts.root / "many.jsonl").write_text("\n".join(map(json.dumps, pairs)))
     config = tiny(dataset="many.jsonl", max_steps=200, eval_every=200, eval_draws=100, sample_length=7, guidance=0.5)
@@ -188,7 +185,7 @@ def test_prompts_and_answers_are_learnt_and_sampled(trained: Callable[..., RunDi
 
 
 @pytest.mark.promise("safety-pairs")
-def test_the_loss_of_pairs_is_the_same_at_every_sequence_length(trained: Callable[..., RunDir]) -> None:
+def test_the_loss_of_pairs_is_the_same_at_every_sequence_length(trained: Train) -> None:
     runs = [rows(trained(tiny(dataset="pairs.jsonl", sequence_length=length))) for length in (48, 128, 512)]
     for name in ("train/loss", "eval/loss", "eval/unigram_loss", "eval/bigram_loss"):
         values = [run[-1][name] for run in runs]
@@ -200,9 +197,7 @@ BATCHES_OF_BEFORE = "11a1cb415a6755b5188d72c6c5897ea76809937c6da2268a90d2ff0d157
 
 
 @pytest.mark.promise("safety-pairs")
-def test_a_run_of_pairs_recorded_before_pad_to_keeps_its_samples_and_losses(
-    trained: Callable[..., RunDir], texts: Project
-) -> None:
+def test_a_run_of_pairs_recorded_before_pad_to_keeps_its_samples_and_losses(trained: Train, texts: Project) -> None:
     config = tiny(dataset="pairs.jsonl", pad_to="sequence_length", dropout=0.2)
     folder, _ = cached_pairs(texts.runs / ".cache", [texts.root / "pairs.jsonl"], config)
     text = open_cached(folder, config)
@@ -223,7 +218,7 @@ def test_a_run_of_pairs_recorded_before_pad_to_keeps_its_samples_and_losses(
     assert rows(resumed) == [row for row in rows(straight) if row["step"] > 3]
 
 
-def test_it_trains_from_a_prepared_folder_as_from_its_text(trained: Callable[..., RunDir], texts: Project) -> None:
+def test_it_trains_from_a_prepared_folder_as_from_its_text(trained: Train, texts: Project) -> None:
     prepare(str(texts.root / "texts"), texts.root / "made", vocab_size=60)
     config = tiny(test_fraction=0.5)
     found = [rows(trained(config.replace(dataset=dataset))) for dataset in ("texts", "made")]
@@ -233,20 +228,20 @@ def test_it_trains_from_a_prepared_folder_as_from_its_text(trained: Callable[...
     assert parse(config, ["--data_dir", "made"]).config.dataset == "made"
 
 
-def test_no_text_is_shown_where_no_prompt_leaves_room_for_one(trained: Callable[..., RunDir]) -> None:
+def test_no_text_is_shown_where_no_prompt_leaves_room_for_one(trained: Train) -> None:
     files = trained(tiny(dataset="pairs.jsonl", sample_length=16, max_steps=1))
     assert media.names(files.media) == ["loss_by_masking"]
 
 
 def test_a_prepared_folders_tokens_win_and_that_is_said(
-    trained: Callable[..., RunDir], texts: Project, capfd: pytest.CaptureFixture[str]
+    trained: Train, texts: Project, capfd: pytest.CaptureFixture[str]
 ) -> None:
     prepare(str(texts.root / "texts"), texts.root / "made", "words", vocab_size=60)
     trained(tiny(dataset="made", max_steps=1))
     assert "note: the tokens are those of the prepared folder: words, not chars" in capfd.readouterr().out
 
 
-def test_training_goes_on_from_pretrained_weights(trained: Callable[..., RunDir], texts: Project) -> None:
+def test_training_goes_on_from_pretrained_weights(trained: Train, texts: Project) -> None:
     first = trained(tiny(max_steps=30, eval_every=30))
     start = str(first.checkpoint(30) / "model")
     more = trained(tiny(model_name=start, max_steps=1, learning_rate=1e-9))
@@ -261,7 +256,7 @@ def test_training_goes_on_from_pretrained_weights(trained: Callable[..., RunDir]
 # --- what is refused before the first step ----------------------------------------------------------
 
 
-def test_a_model_without_a_mask_token_is_refused(trained: Callable[..., RunDir], tmp_path: Path) -> None:
+def test_a_model_without_a_mask_token_is_refused(trained: Train, tmp_path: Path) -> None:
     tokenizer = train_tokenizer("chars", ["w0123456789 "], 30)
     tokenizer._special_tokens_map.pop("mask_token", None)
     BertForMaskedLM(BERT).save_pretrained(tmp_path / "model")
@@ -274,7 +269,7 @@ def test_a_model_without_a_mask_token_is_refused(trained: Callable[..., RunDir],
         trained(tiny(model_name=str(tmp_path / "model")))
 
 
-def test_a_model_that_is_not_masked_is_refused(trained: Callable[..., RunDir], tmp_path: Path) -> None:
+def test_a_model_that_is_not_masked_is_refused(trained: Train, tmp_path: Path) -> None:
     GPT2LMHeadModel(GPT2Config(vocab_size=30, n_embd=8, n_layer=1, n_head=1)).save_pretrained(tmp_path / "model")
     train_tokenizer("chars", ["w0123456789 "], 30).save_pretrained(tmp_path / "model")
     with pytest.raises(SystemExit, match=r"cannot be loaded as a masked language model"):
@@ -283,7 +278,7 @@ def test_a_model_that_is_not_masked_is_refused(trained: Callable[..., RunDir], t
 
 @pytest.mark.promise("safety-pairs")
 def test_packed_pairs_of_a_model_whose_attention_may_cross_them_are_refused(
-    trained: Callable[..., RunDir], texts: Project, tmp_path: Path
+    trained: Train, texts: Project, tmp_path: Path
 ) -> None:
     BertForMaskedLM(BERT).save_pretrained(tmp_path / "model")
     train_tokenizer("chars", ["w0123456789 "], 30).save_pretrained(tmp_path / "model")
@@ -354,7 +349,7 @@ class OwnModel(PreTrainedModel):
 @pytest.mark.promise("safety-code")
 @pytest.mark.slow
 def test_a_model_with_code_of_its_own_runs_only_when_the_user_allows_it(
-    trained: Callable[..., RunDir], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    trained: Train, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("transformers.dynamic_module_utils.HF_MODULES_CACHE", str(tmp_path / "modules"))
     folder = tmp_path / "own_model"

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 import transformers
+from fixture_types import Train
 from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
@@ -93,9 +94,7 @@ def test_every_sequence_of_bert_stands_between_cls_and_sep_which_are_never_predi
 
 
 @pytest.mark.promise("safety-template")
-def test_bert_trains_with_its_template_and_a_config_from_before_without(
-    trained: Callable[..., RunDir], texts: Project
-) -> None:
+def test_bert_trains_with_its_template_and_a_config_from_before_without(trained: Train, texts: Project) -> None:
     model_name = bert(texts)
     runs = [trained(tiny(model_name=model_name, add_special_tokens=added)) for added in (True, False)]
     samples = [(read_json(files.config) or {})["derived"]["num_train_samples"] for files in runs]
@@ -106,7 +105,7 @@ def test_bert_trains_with_its_template_and_a_config_from_before_without(
 
 @pytest.mark.promise("safety-weights")
 def test_a_new_head_and_a_prefix_are_told_wherever_a_run_is_shown(
-    trained: Callable[..., RunDir], texts: Project, capfd: pytest.CaptureFixture[str]
+    trained: Train, texts: Project, capfd: pytest.CaptureFixture[str]
 ) -> None:
     folder = Path(bert(texts))
     transformers.BertModel(transformers.BertConfig.from_pretrained(folder)).save_pretrained(folder)
@@ -130,7 +129,7 @@ def test_a_new_head_and_a_prefix_are_told_wherever_a_run_is_shown(
 
 
 @pytest.mark.promise("safety-length")
-def test_roberta_takes_two_positions_fewer_than_it_has(trained: Callable[..., RunDir], texts: Project) -> None:
+def test_roberta_takes_two_positions_fewer_than_it_has(trained: Train, texts: Project) -> None:
     model_name = with_words(texts.root / "roberta", roberta)
     with pytest.raises(SystemExit, match=r"ConfigError: sequence_length=19: .*roberta takes at most 18"):
         trained(tiny(model_name=model_name, sequence_length=19))
@@ -213,7 +212,7 @@ def test_esm_whose_contact_head_is_unused_trains_on_two_ranks(start: ByHand, tex
 @pytest.mark.promise("safety-before")
 @pytest.mark.parametrize("model_name", [None, "bert"])
 def test_a_run_recorded_before_these_fields_is_resumed_to_the_bit(
-    trained: Callable[..., RunDir], texts: Project, monkeypatch: pytest.MonkeyPatch, model_name: str | None
+    trained: Train, texts: Project, monkeypatch: pytest.MonkeyPatch, model_name: str | None
 ) -> None:
     """The earlier run has the meaning of then, and neither its record nor its script names the fields."""
     for file in (texts.root / "texts").iterdir():

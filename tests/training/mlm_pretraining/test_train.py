@@ -10,6 +10,7 @@ import psutil
 import pytest
 import torch
 import transformers
+from fixture_types import Train
 from waiting import eventually
 
 from nbtools.config import Launch
@@ -24,7 +25,7 @@ from nbtools.run.run import Run
 from nbtools.run.state import RunState
 from nbtools.rundir.heartbeat import read_heartbeats
 from nbtools.rundir.json_files import read_json
-from nbtools.rundir.rundir import RunDir, run_folders
+from nbtools.rundir.rundir import run_folders
 from nbtools.script.script import write_script
 from nbtools.training.mlm_pretraining.dataset import open_tokenized, tokenize
 from nbtools.training.mlm_pretraining.masking import Masking
@@ -46,7 +47,7 @@ def tiny(**changes: Any) -> MLMPretrainingConfig:
 
 
 def test_a_run_leaves_rows_checkpoints_a_record_of_its_end_and_what_was_shown(
-    trained: Callable[..., RunDir], texts: Project, capfd: pytest.CaptureFixture[str]
+    trained: Train, texts: Project, capfd: pytest.CaptureFixture[str]
 ) -> None:
     config = tiny(batch_size=4, gradient_accumulation_steps=2, epochs=2, max_steps=None)
     files, derived = trainings.trained_as_shown(trained, config, texts.root)
@@ -74,7 +75,7 @@ def test_a_run_leaves_rows_checkpoints_a_record_of_its_end_and_what_was_shown(
     ("kind", "tokens"), [("words", ["w1", "w2", "[SEP]"]), ("byte_bpe", ["w", "1", "Ġw", "2", "[SEP]"])]
 )
 def test_the_checkpoint_is_a_model_that_anybody_can_load_and_measure(
-    trained: Callable[..., RunDir], texts: Project, kind: str, tokens: list[str]
+    trained: Train, texts: Project, kind: str, tokens: list[str]
 ) -> None:
     files = trained(tiny(tokenizer=kind, vocab_size=300))
     last = checkpoints_in(files.checkpoints)[-1]
@@ -135,9 +136,7 @@ def test_the_loss_of_one_step_is_transformers_own(texts: Project) -> None:
     assert torch.allclose(loss_sum / labels_BK.numel(), expected, atol=1e-6)
 
 
-def test_a_changed_batch_is_told_and_goes_on_with_the_data(
-    trained: Callable[..., RunDir], capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_a_changed_batch_is_told_and_goes_on_with_the_data(trained: Train, capfd: pytest.CaptureFixture[str]) -> None:
     path = trained(tiny(batch_size=8)).checkpoint(3)
     files = trained(tiny(batch_size=4, max_steps=5), path)
     assert "note: 4 samples per step from here on, 8 until now" in capfd.readouterr().out
@@ -145,7 +144,7 @@ def test_a_changed_batch_is_told_and_goes_on_with_the_data(
 
 
 def test_a_loss_that_is_not_finite_is_recorded_said_once_and_does_not_end_the_run(
-    trained: Callable[..., RunDir], monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+    trained: Train, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     real, calls = MaskedLM.forward, [0]
 
@@ -162,7 +161,7 @@ def test_a_loss_that_is_not_finite_is_recorded_said_once_and_does_not_end_the_ru
 
 
 @pytest.mark.parametrize("precision", ["fp16", "bf16"])
-def test_two_steps_in_half_precision_leave_a_whole_run(trained: Callable[..., RunDir], precision: str) -> None:
+def test_two_steps_in_half_precision_leave_a_whole_run(trained: Train, precision: str) -> None:
     expected = rows(trained(tiny(max_steps=2)))
     files = trained(tiny(max_steps=2, precision=precision))
     seen = rows(files)
@@ -182,7 +181,7 @@ def test_two_steps_in_half_precision_leave_a_whole_run(trained: Callable[..., Ru
 
 
 def test_activations_computed_again_give_the_same_loss_and_gradients(
-    trained: Callable[..., RunDir], monkeypatch: pytest.MonkeyPatch
+    trained: Train, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Dropout included: the second time it leaves out the same activations."""
     config = tiny(max_steps=3, num_layers=3, dropout=0.2, gradient_accumulation_steps=2, batch_size=4)
@@ -196,7 +195,7 @@ def test_activations_computed_again_give_the_same_loss_and_gradients(
         assert one_row == pytest.approx(other_row, rel=1e-6)
 
 
-def test_training_goes_on_from_pretrained_weights(trained: Callable[..., RunDir]) -> None:
+def test_training_goes_on_from_pretrained_weights(trained: Train) -> None:
     first = trained(tiny(max_steps=30, eval_every=30))
     start = first.checkpoint(30) / "model"
     more = trained(tiny(model_name=str(start), max_steps=1, learning_rate=1e-9, add_special_tokens=False))

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fixture_types import Train
 
 import nbtools as nt
 from nbtools.project import Project
@@ -18,7 +19,6 @@ from nbtools.rundir.rundir import RunDir
 from nbtools.training.outputs.wandb import RECORD
 
 wandb = pytest.importorskip("wandb", reason="the extra `dev` is not installed")
-Train = Callable[..., RunDir]
 
 
 @pytest.fixture(autouse=True)

@@ -10,6 +10,7 @@ from typing import Any, cast
 
 import pytest
 import torch
+from fixture_types import Train
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 from transformers import BertConfig, BertForMaskedLM
@@ -18,7 +19,6 @@ from nbtools.project import Project
 from nbtools.recipes import RECIPES
 from nbtools.run.checkpoints import Progress
 from nbtools.rundir.json_files import read_json
-from nbtools.rundir.rundir import RunDir
 from nbtools.training.engine.optimizer import Optimizer
 from nbtools.training.engine.worker import Worker
 from nbtools.training.process.heartbeat_writer import HeartbeatWriter
@@ -203,7 +203,7 @@ def test_arrivals_on_a_gpu_are_those_of_its_stream_and_no_step_waits_for_it(
     assert seconds_in(path) == [{"other": 0.12, "forward": 0.07, "backward": 0.2}]
 
 
-def test_rows_of_training_alone_say_how_long_they_waited(tiny_training: Callable[..., RunDir]) -> None:
+def test_rows_of_training_alone_say_how_long_they_waited(tiny_training: Train) -> None:
     files = tiny_training(max_steps=4, log_every=2, eval_every=3)
     parsed = {row["step"]: row for row in rows(files, without=())}
     assert [step for step, row in parsed.items() if "train/data_wait" in row] == [2, 4]
