@@ -227,11 +227,12 @@ def assert_same_checkpoints(first: Path, second: Path) -> None:
 
 
 def trained_as_shown(trained: Callable[..., RunDir], config: TrainConfig, root: Path) -> tuple[RunDir, dict[str, Any]]:
-    """Train with the numbers of samples and steps that the form had shown; they are among those recorded."""
+    """Train to the end with the numbers of samples and steps that the form had shown: they are among those recorded."""
     expected = schedule(config, 1, root=root)
     files = trained(config)
     derived = json.loads(files.config.read_text())["derived"]
     assert {**derived, "note": ""} == {**derived, **vars(expected)}
+    assert json.loads(files.finished.read_text())["why"] == "completed"
     return files, derived
 
 
