@@ -299,9 +299,8 @@ def test_a_run_recorded_before_the_test_is_resumed_to_the_bit_without_one(
 
 @pytest.mark.promise("safety-test")
 def test_a_stopped_training_is_not_tested_and_a_resumed_one_at_its_own_end(
-    trained: Train, cpu_project: Project, monkeypatch: pytest.MonkeyPatch
+    trained: Train, texts: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    trainings.write_inputs("mlm_pretraining", cpu_project)
     config = CASES["mlm_pretraining"].config(test_fraction=0.5)
 
     def stop(worker: Worker) -> bool:
@@ -321,9 +320,8 @@ def test_a_stopped_training_is_not_tested_and_a_resumed_one_at_its_own_end(
 
 @pytest.mark.promise("safety-test")
 def test_a_damaged_best_checkpoint_is_passed_over_and_without_one_the_last_weights_are_tested(
-    trained: Train, cpu_project: Project, monkeypatch: pytest.MonkeyPatch
+    trained: Train, texts: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    trainings.write_inputs("mlm_pretraining", cpu_project)
     config = CASES["mlm_pretraining"].config(test_fraction=0.5)
     real = Worker.begin_test
 
@@ -344,9 +342,8 @@ def test_a_damaged_best_checkpoint_is_passed_over_and_without_one_the_last_weigh
 
 @pytest.mark.promise("safety-test")
 def test_the_model_is_in_outputs_before_the_test_and_a_stop_after_the_last_step_leaves_it_out(
-    trained: Train, cpu_project: Project, monkeypatch: pytest.MonkeyPatch
+    trained: Train, texts: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    trainings.write_inputs("mlm_pretraining", cpu_project)
     config = CASES["mlm_pretraining"].config(test_fraction=0.5)
     real, seen = Worker.end_test, []
 

@@ -108,22 +108,20 @@ def test_generated_data_of_another_seed_or_size_is_told(
 
 
 def test_a_touched_or_moved_folder_is_the_same_data(
-    training: Train, cpu_project: Project, capfd: pytest.CaptureFixture[str]
+    training: Train, texts: Project, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    write_inputs("mlm_pretraining", cpu_project)
     saved = training("mlm_pretraining").checkpoint(3)
-    for file in (cpu_project.root / "texts").iterdir():
+    for file in (texts.root / "texts").iterdir():
         os.utime(file, (1, 1))
-    (cpu_project.root / "texts").rename(cpu_project.root / "moved")
+    (texts.root / "texts").rename(texts.root / "moved")
     training("mlm_pretraining", resume=saved, dataset="moved")
     assert "the data" not in capfd.readouterr().out
 
 
 @pytest.mark.promise("safety-data")
 def test_a_checkpoint_of_the_older_split_is_not_resumed_but_forked(
-    training: Train, cpu_project: Project, capfd: pytest.CaptureFixture[str]
+    training: Train, texts: Project, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    write_inputs("mlm_pretraining", cpu_project)
     files = training("mlm_pretraining")
     manifest = files.checkpoint(3) / "manifest.json"
     write_json(manifest, {name: value for name, value in (read_json(manifest) or {}).items() if name != "data"})

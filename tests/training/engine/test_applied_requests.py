@@ -250,10 +250,9 @@ def answered(files: RunDir, num_requests: int) -> bool:
 @pytest.mark.slow
 @pytest.mark.parametrize(("nproc", "num_asked"), [(2, 60), pytest.param(4, 200, marks=pytest.mark.soak)])
 def test_ranks_take_random_requests_after_the_same_steps(
-    nproc: int, num_asked: int, start: ByHand, cpu_project: Project
+    nproc: int, num_asked: int, start: ByHand, texts: Project
 ) -> None:
     """Each rank writes the values of every step; requests come at any time, and pauses and a stop are among them."""
-    write_inputs("mlm_pretraining", cpu_project)
     config = RECIPES["mlm_pretraining"].config_class(
         **{
             **TINY["mlm_pretraining"],
@@ -267,8 +266,8 @@ def test_ranks_take_random_requests_after_the_same_steps(
     chance = random.Random(0)
 
     def ask() -> None:
-        eventually(lambda: any(cpu_project.runs.glob("20*/controls.json")))
-        files = RunDir(next(cpu_project.runs.glob("20*")))
+        eventually(lambda: any(texts.runs.glob("20*/controls.json")))
+        files = RunDir(next(texts.runs.glob("20*")))
         for number in range(num_asked):
             chosen = chance.choice(("rate", "rate", "every", "pause", "wrong"))
             if chosen == "rate":
@@ -284,23 +283,22 @@ def test_ranks_take_random_requests_after_the_same_steps(
             if number % 5 == 4:  # of the requests that are taken after one step, the last rate counts
                 eventually(partial(answered, files, number + 1), within_s=60)
         write_request(files, values={"max_steps": None})
-        (cpu_project.root / "stop").touch()
+        (texts.root / "stop").touch()
 
     with beside(ask):
         finished = start.ended(start.script, nproc=nproc)
     assert finished[0] == [0] * nproc, finished[1][-3000:]
-    first, *others = ((cpu_project.root / f"values-{rank}.txt").read_text() for rank in range(nproc))
+    first, *others = ((texts.root / f"values-{rank}.txt").read_text() for rank in range(nproc))
     assert {first} == {*others}
     assert len({line.split()[1] for line in first.splitlines()}) > 5, "many rates were taken"
 
 
 @pytest.mark.slow
-def test_a_resume_has_the_values_of_its_checkpoint_and_an_earlier_fork_has_not(cpu_project: Project) -> None:
-    write_inputs("mlm_pretraining", cpu_project)
+def test_a_resume_has_the_values_of_its_checkpoint_and_an_earlier_fork_has_not(texts: Project) -> None:
     values = {"max_steps": 3000, "epochs": 1000, "eval_every": 10**6, "checkpoint_every": 10**6, "log_every": 1}
     more = {"checkpoint_epochs": False, "lr_schedule": "constant", "warmup_ratio": 0.0}
     config = RECIPES["mlm_pretraining"].config_class(**{**TINY["mlm_pretraining"], **values, **more})
-    run = launch(write_script(config, "tiny", Launch(nproc_per_node=1, gpus=()), project=cpu_project))
+    run = launch(write_script(config, "tiny", Launch(nproc_per_node=1, gpus=()), project=texts))
     eventually(lambda: run.files.controls.exists() and run.step > 3)
     assert run.steer("save").endswith(": save")
     assert "learning_rate 0.01 -> 0.002" in run.steer(learning_rate=0.002, max_steps=2000)

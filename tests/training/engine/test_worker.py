@@ -44,7 +44,7 @@ from nbtools.training.process.device import choose_device, stay_on_this_machine
 from nbtools.training.process.heartbeat_writer import HeartbeatWriter
 from nbtools.training.process.signals import StopRequest, die_with_agent
 
-from trainings import TINY, ByHand, assert_same_checkpoints, rows, write_inputs
+from trainings import TINY, ByHand, assert_same_checkpoints, rows
 
 CPU = torch.device("cpu")
 
@@ -96,9 +96,8 @@ def test_averages_follow_the_weights_and_take_their_place_only_where_asked() -> 
 
 
 def test_evaluations_and_saved_models_have_the_averages_and_the_training_is_as_without(
-    trained: Train, cpu_project: Project
+    trained: Train, texts: Project
 ) -> None:
-    write_inputs("mlm_pretraining", cpu_project)
     values = {**TINY["mlm_pretraining"], "max_steps": 6, "test_fraction": 0.5}
     plain, averaged = (trained(MLMPretrainingConfig(**values, ema_decay=decay)) for decay in (0.0, 0.5))
     for name, is_same in (("train/loss", True), ("eval/loss", False), ("test/loss", False)):

@@ -31,7 +31,7 @@ from nbtools.training.text.adapter import save_model
 from nbtools.training.text.pretrained_models import load_model
 from nbtools.training.text.tokenizers import word_tokenizer
 
-from trainings import FLOAT64, TINY, ByHand, Planted, assert_same_checkpoints, rows, save_pair, write_inputs
+from trainings import FLOAT64, TINY, ByHand, Planted, assert_same_checkpoints, rows, save_pair
 
 CHUNKS = """
 from nbtools.training.text import chunked_logits
@@ -48,8 +48,7 @@ def config(**changes: Any) -> MLMPretrainingConfig:
 
 
 @pytest.fixture(autouse=True)
-def _inputs(cpu_project: Project) -> Iterator[None]:
-    write_inputs("mlm_pretraining", cpu_project)
+def _inputs(texts: Project) -> Iterator[None]:
     yield
     if dist.is_initialized():  # after a training that failed in this process
         dist.destroy_process_group()

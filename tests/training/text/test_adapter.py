@@ -264,10 +264,7 @@ def test_an_adapter_is_resumed_on_its_own_base_alone(trained: Train, cpu_project
 
 
 @pytest.mark.promise("safety-adapter")
-def test_a_plain_run_exports_a_verified_copy(
-    trained: Train, cpu_project: Project, capfd: pytest.CaptureFixture[str]
-) -> None:
-    write_inputs("mlm_pretraining", cpu_project)
+def test_a_plain_run_exports_a_verified_copy(trained: Train, texts: Project, capfd: pytest.CaptureFixture[str]) -> None:
     files = trained(RECIPES["mlm_pretraining"].config_class(**TINY["mlm_pretraining"]))
     damaged = files.checkpoint(6) / "model" / "model.safetensors"
     content = bytearray(damaged.read_bytes())
