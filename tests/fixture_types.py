@@ -17,7 +17,7 @@ Start = Callable[..., Run]
 """Fixture `supervised`."""
 Cli = Callable[..., subprocess.CompletedProcess[str]]
 Train = Callable[..., RunDir]
-"""Fixture `tiny_training`."""
+"""Fixtures `tiny_training` and `trained`."""
 Configs = Callable[..., Any]
 """Fixture `tiny_config`."""
 Lock = Callable[[Path], None]

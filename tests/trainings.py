@@ -227,11 +227,12 @@ def assert_same_checkpoints(first: Path, second: Path) -> None:
 
 
 def trained_as_shown(trained: Callable[..., RunDir], config: TrainConfig, root: Path) -> tuple[RunDir, dict[str, Any]]:
-    """Train with the numbers of samples and steps that the form had shown; they are among those recorded."""
+    """Train to the end with the numbers of samples and steps that the form had shown: they are among those recorded."""
     expected = schedule(config, 1, root=root)
     files = trained(config)
     derived = json.loads(files.config.read_text())["derived"]
     assert {**derived, "note": ""} == {**derived, **vars(expected)}
+    assert json.loads(files.finished.read_text())["why"] == "completed"
     return files, derived
 
 
@@ -371,11 +372,11 @@ class ByHand:
         assert finished.state is RunState.SUCCEEDED
         return finished
 
-    def demo(self, key: str, *args: str | Path, **changes: Any) -> Run:
+    def demo(self, key: str, *args: str | Path, more: str = "", timeout_s: float = 900, **changes: Any) -> Run:
         """Run the preset cpu_demo of a recipe, of at most a thousand steps, on two ranks to its end."""
         config, _ = RECIPES[key].preset("cpu_demo")
         assert config.max_steps is not None and config.max_steps <= 1000
-        return self.completed(self(config.replace(**changes), *args), timeout_s=900)
+        return self.completed(self(config.replace(**changes), *args, more=more), timeout_s)
 
     def gradients(self, config: TrainConfig, nproc: int) -> tuple[Run, list[torch.Tensor]]:
         """Run a script to its end on forked ranks; return its run and the gradients that all ranks share.

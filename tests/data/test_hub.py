@@ -34,8 +34,7 @@ from nbtools.training.masked_diffusion.dataset import cached_data, prepare
 from nbtools.training.mlm_pretraining.dataset import tokenize
 from nbtools.training.text.tokenizers import word_tokenizer
 
-from forked_rank import launched_ranks, start_ranks
-from trainings import TINY, free_port, train_here
+from trainings import TINY, by_hand, train_here
 
 datasets = pytest.importorskip("datasets", reason="the extra `data` is not installed")
 
@@ -372,18 +371,14 @@ run(train, Flags(LLMGANConfig(dataset="hf/a/b,split=train[:30]", min_chars=5)))
 
 @pytest.mark.slow
 def test_one_rank_reads_the_hub_for_all_and_its_error_is_that_of_all(
-    project: Project, monkeypatch: pytest.MonkeyPatch
+    cpu_project: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    files = RunDir.create(project.runs, "reads")
-    script = project.scripts / "reads.py"
-    script.write_text(ONE_READER)
-    log = project.root / "reads.log"
+    files = RunDir.create(cpu_project.runs, "reads")
     monkeypatch.setenv("NBTOOLS_RUN_DIR", str(files.path))
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    ranks = start_ranks(script, [], launched_ranks(2, free_port()), cwd=project.root, log=log)
-    for rank in ranks:
-        rank.join(120)
-    assert [rank.exitcode for rank in ranks] == [0, 0], log.read_text()
+    with by_hand(cpu_project) as start:
+        start.script.write_text(ONE_READER)
+        codes, log = start.ended(start.script)
+    assert codes == [0, 0], log
     said = {(files.path / f"told-{rank}").read_text() for rank in range(2)}
     assert len(said) == 1 and "the hub is down" in said.pop()
 

@@ -10,12 +10,12 @@ import pytest
 
 from nbtools.failures.failure import first_failure
 from nbtools.failures.flight_recorder import recorder_variables, stuck_collective
+from nbtools.project import Project
 from nbtools.rundir.json_files import write_json
 from nbtools.rundir.rundir import RunDir
 
 from capabilities import ANOTHER_UID
-from forked_rank import launched_ranks, start_ranks
-from trainings import free_port
+from trainings import ByHand
 
 WAITS = """
 import datetime, os, sys, torch
@@ -63,10 +63,8 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> RunDir:
     run = RunDir(tmp_path_factory.mktemp("run"))
     run.ranks.mkdir()
     run.script.write_text(WAITS)
-    ranks = launched_ranks(2, free_port())
-    for rank in start_ranks(run.script, [str(run.collectives)], ranks, cwd=run.path, log=run.log):
-        rank.join(120)
-        assert rank.exitcode == 0, run.log.read_text()
+    codes, said = ByHand(Project(run.path)).ended(run.script, run.collectives)
+    assert codes == [0, 0], said
     return run
 
 

@@ -43,9 +43,16 @@ def _no_active_environment(monkeypatch: MonkeyPatch) -> None:
         monkeypatch.delenv(name, raising=False)
 
 
-def make_environment(folder: Path) -> Path:
-    """Make a virtual environment that has the packages of this one, but for nbtools."""
+def bare(folder: Path) -> Path:
+    """Make an empty environment."""
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder], check=True)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def without_nbtools(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A real environment that has the packages of this one, torch among them, but for nbtools."""
+    folder = bare(tmp_path_factory.mktemp("theirs") / "env")
     site = folder / "lib" / f"python{sys.version_info[0]}.{sys.version_info[1]}" / "site-packages"
     packages = Path(sysconfig.get_paths()["purelib"])
     # Links to its entries, not a .pth to the folder: site would read the .pth of an editable nbtools there.
@@ -53,12 +60,6 @@ def make_environment(folder: Path) -> Path:
         if "nbtools" not in entry.name and entry.suffix != ".pth" and not (site / entry.name).exists():
             (site / entry.name).symlink_to(entry)
     return folder
-
-
-@pytest.fixture(scope="module")
-def without_nbtools(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A real environment with torch and without nbtools."""
-    return make_environment(tmp_path_factory.mktemp("theirs") / "env")
 
 
 def fake_torch(environment: Path, version: str) -> None:
@@ -70,12 +71,6 @@ def fake_torch(environment: Path, version: str) -> None:
     (site / "torch" / "__init__.py").write_text("raise RuntimeError('imported')\n")
     (site / "torch" / "version.py").write_text(f"__version__ = '{version}'\ncuda = None\n")
     (site / "torch" / "distributed" / "run.py").write_text("--max-restarts only\n")
-
-
-def bare(folder: Path) -> Path:
-    """Make an empty environment."""
-    subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder], check=True)
-    return folder
 
 
 def program(folder: Path, text: str = "print('step 1 loss 2.0')\n", name: str = "train.py") -> Path:

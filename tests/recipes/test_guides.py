@@ -41,10 +41,9 @@ TINY: dict[str, dict[str, Any]] = {
 
 
 @pytest.fixture
-def old(project: Project, monkeypatch: pytest.MonkeyPatch) -> Project:
+def old(cpu_project: Project, monkeypatch: pytest.MonkeyPatch) -> Project:
     """A project with a tiny script of each recipe, texts, and CSV files."""
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    project = cpu_project
     monkeypatch.setenv("GLOO_SOCKET_IFNAME", "lo")
     monkeypatch.chdir(project.root)
     (project.root / "texts").mkdir()
@@ -105,22 +104,31 @@ def fork(start: ByHand, key: str) -> Run:
     return start.forked(start.project.root / words[script], *words[script + 1 :], nproc=nproc)
 
 
-def run_of(project: Project) -> RunDir:
-    (folder,) = run_folders(project.runs)
-    return RunDir(folder)
+def assert_banner_of_o3(said: str) -> None:
+    """The banner says what was found."""
+    lines = dict(line.split(maxsplit=1) for line in said.splitlines() if len(line.split(maxsplit=1)) == 2)
+    assert "=" * 60 in said
+    assert lines["processes"].startswith("2, backend gloo") and lines["devices"].startswith("CPU")
+    assert lines["batch"] == "8 per process x 1 accumulated x 2 processes = 16 samples per step"
+    assert lines["precision"] == "fp32 (auto)" and int(lines["parameters"].replace(",", "")) > 1000
+    assert "a.csv, b.csv, v.csv" in lines["dataset"] and "vocabulary" in lines
+    assert "save directory   ./out" in said
 
 
 @pytest.mark.promise("guide-L4", "guide-L5", "guide-L7", "guide-A3", "guide-A4", "guide-O2", "guide-O3", "guide-O5")
-@pytest.mark.promise("guide-M2", "guide-M5", "guide-G3", "guide-G13")
+@pytest.mark.promise("guide-M2", "guide-M5", "guide-G3", "guide-G13", "guide-L13", "guide-A12", "guide-A19")
 @pytest.mark.slow
 @pytest.mark.parametrize("key", COMMANDS)
-def test_the_old_command_lines_train(old: Project, start: ByHand, key: str) -> None:
-    files = fork(start, key).files
+def test_the_old_command_lines_train_and_the_banner_says_what_was_found(old: Project, start: ByHand, key: str) -> None:
+    run = fork(start, key)
+    files = run.files
     ended, resolved = read_json(files.finished) or {}, (read_json(files.config) or {})["config"]
     assert (ended["why"], ended["step"]) == ("completed", 2)
     assert {name: resolved[name] for name in EXPECTED[key]} == EXPECTED[key]
     if resolved["save_dir"] is not None:
         assert (old.root / "out" / "model" / "config.json").is_file()
+    if key == "O3":
+        assert_banner_of_o3(run.log())
 
 
 # --- the same with pretrained models, in the files of the real ones ---------------------------------
@@ -218,7 +226,7 @@ def test_the_guides_command_sets_two_llamas_against_each_other(start: ByHand, tm
         assert_fine_tuned(before, after.state_dict(), num_steps)
 
 
-# --- presets, banner, nodes -------------------------------------------------------------------------
+# --- presets and nodes ------------------------------------------------------------------------------
 
 
 @pytest.mark.promise("guide-G2")
@@ -237,19 +245,6 @@ def test_the_presets_of_the_shell_script_of_the_gan() -> None:
         assert values["batch_size"] * values["gradient_accumulation_steps"] == 32
 
 
-@pytest.mark.promise("guide-L13", "guide-A12", "guide-A19")
-@pytest.mark.slow
-def test_the_banner_says_what_was_found(start: ByHand) -> None:
-    said = fork(start, "O3").log()
-    lines = dict(line.split(maxsplit=1) for line in said.splitlines() if len(line.split(maxsplit=1)) == 2)
-    assert "=" * 60 in said
-    assert lines["processes"].startswith("2, backend gloo") and lines["devices"].startswith("CPU")
-    assert lines["batch"] == "8 per process x 1 accumulated x 2 processes = 16 samples per step"
-    assert lines["precision"] == "fp32 (auto)" and int(lines["parameters"].replace(",", "")) > 1000
-    assert "a.csv, b.csv, v.csv" in lines["dataset"] and "vocabulary" in lines
-    assert "save directory   ./out" in said
-
-
 @pytest.mark.promise("guide-L4", "guide-L12", "guide-A3", "guide-A15", "guide-O10", "guide-M16")
 @pytest.mark.slow
 def test_two_nodes_started_by_hand_train_as_one(old: Project) -> None:
@@ -264,7 +259,8 @@ def test_two_nodes_started_by_hand_train_as_one(old: Project) -> None:
         for process in started:
             process.kill()
     assert [process.returncode for process in started] == [0, 0]
-    files = run_of(old)
+    (folder,) = run_folders(old.runs)
+    files = RunDir(folder)
     assert (read_json(files.finished) or {})["step"] == 2
     assert (read_json(files.config) or {})["derived"]["world_size"] == 2
     assert "completed at step 2" in said[0] and "completed" not in said[1]

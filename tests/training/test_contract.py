@@ -4,13 +4,14 @@ import dataclasses
 import json
 import math
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from fixture_types import Train
 from safetensors.torch import load_file
 
 from nbtools.cli.commands import main as nbtools
@@ -114,7 +115,7 @@ def items(files: RunDir, after: int) -> dict[str, list[MediaItem]]:
 
 @pytest.mark.promise("guide-L1", "guide-L9", "guide-A6", "guide-A8", "guide-O11", "guide-G4", "safety-test")
 def test_ranks_and_accumulated_passes_do_the_step_of_the_joined_batch(
-    case: Case, start: ByHand, trained: Callable[..., RunDir], monkeypatch: pytest.MonkeyPatch
+    case: Case, start: ByHand, trained: Train, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole = case.config(batch_size=16, test_fraction=0.5, **case.step)
     accumulated = whole.replace(batch_size=4, gradient_accumulation_steps=4)
@@ -155,9 +156,7 @@ SETTINGS: dict[str, list[dict[str, Any]]] = {
 
 
 @pytest.mark.parametrize(("key", "changes"), [(key, each) for key in SETTINGS for each in SETTINGS[key]])
-def test_every_setting_trains(
-    key: str, changes: dict[str, Any], trained: Callable[..., RunDir], cpu_project: Project
-) -> None:
+def test_every_setting_trains(key: str, changes: dict[str, Any], trained: Train, cpu_project: Project) -> None:
     trainings.write_inputs(key, cpu_project)
     seen = rows(trained(CASES[key].config(**changes, max_steps=6)))
     losses = [value for row in seen for name, value in row.items() if "loss" in name or "reward" in name]
@@ -216,7 +215,7 @@ QUIETER: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("key", QUIETER)
 def test_what_is_evaluated_and_shown_does_not_change_what_is_learnt(
-    key: str, trained: Callable[..., RunDir], cpu_project: Project
+    key: str, trained: Train, cpu_project: Project
 ) -> None:
     trainings.write_inputs(key, cpu_project)
     stages = {"generator_warmup_steps": 3, "judge_warmup_steps": 3} if key == "llm_gan" else {}  # evaluated either way
@@ -243,7 +242,7 @@ def make_best(patch: pytest.MonkeyPatch, best: int) -> None:
 @pytest.mark.promise("safety-test")
 @pytest.mark.parametrize("case", [name for name in CASES if "pairs" not in name], indirect=True)
 def test_the_best_kept_checkpoint_is_tested_once_at_the_end(
-    case: Case, trained: Callable[..., RunDir], monkeypatch: pytest.MonkeyPatch
+    case: Case, trained: Train, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stages = {"judge_accuracy": 0.0, "generator_warmup_steps": 0, "judge_warmup_steps": 0}
     one_stage = stages if case.key == "llm_gan" else {}
@@ -268,7 +267,7 @@ def test_the_best_kept_checkpoint_is_tested_once_at_the_end(
 
 @pytest.mark.promise("safety-test")
 def test_the_best_checkpoint_of_a_gan_is_one_of_adversarial_training(
-    trained: Callable[..., RunDir], cpu_project: Project, monkeypatch: pytest.MonkeyPatch
+    trained: Train, cpu_project: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     make_best(monkeypatch, 3)  # of the judge's warm-up
     files = trained(CASES["llm_gan"].config(test_fraction=0.5, max_steps=6))
@@ -283,7 +282,7 @@ def test_the_best_checkpoint_of_a_gan_is_one_of_adversarial_training(
 @pytest.mark.promise("safety-test")
 @pytest.mark.parametrize("case", RECIPES, indirect=True)
 def test_a_run_recorded_before_the_test_is_resumed_to_the_bit_without_one(
-    case: Case, trained: Callable[..., RunDir], start: ByHand
+    case: Case, trained: Train, start: ByHand
 ) -> None:
     """So is the whole run once more, in another process."""
     config = case.config(test_fraction=0.0, dropout=0.2, max_steps=6, ema_decay=0.5)
@@ -300,9 +299,8 @@ def test_a_run_recorded_before_the_test_is_resumed_to_the_bit_without_one(
 
 @pytest.mark.promise("safety-test")
 def test_a_stopped_training_is_not_tested_and_a_resumed_one_at_its_own_end(
-    trained: Callable[..., RunDir], cpu_project: Project, monkeypatch: pytest.MonkeyPatch
+    trained: Train, texts: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    trainings.write_inputs("mlm_pretraining", cpu_project)
     config = CASES["mlm_pretraining"].config(test_fraction=0.5)
 
     def stop(worker: Worker) -> bool:
@@ -322,9 +320,8 @@ def test_a_stopped_training_is_not_tested_and_a_resumed_one_at_its_own_end(
 
 @pytest.mark.promise("safety-test")
 def test_a_damaged_best_checkpoint_is_passed_over_and_without_one_the_last_weights_are_tested(
-    trained: Callable[..., RunDir], cpu_project: Project, monkeypatch: pytest.MonkeyPatch
+    trained: Train, texts: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    trainings.write_inputs("mlm_pretraining", cpu_project)
     config = CASES["mlm_pretraining"].config(test_fraction=0.5)
     real = Worker.begin_test
 
@@ -345,9 +342,8 @@ def test_a_damaged_best_checkpoint_is_passed_over_and_without_one_the_last_weigh
 
 @pytest.mark.promise("safety-test")
 def test_the_model_is_in_outputs_before_the_test_and_a_stop_after_the_last_step_leaves_it_out(
-    trained: Callable[..., RunDir], cpu_project: Project, monkeypatch: pytest.MonkeyPatch
+    trained: Train, texts: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    trainings.write_inputs("mlm_pretraining", cpu_project)
     config = CASES["mlm_pretraining"].config(test_fraction=0.5)
     real, seen = Worker.end_test, []
 
@@ -373,7 +369,7 @@ def test_the_model_is_in_outputs_before_the_test_and_a_stop_after_the_last_step_
 @pytest.mark.promise("fault-26", "fault-27")
 @pytest.mark.slow
 def test_two_ranks_resumed_in_the_middle_of_an_epoch_end_with_the_same_bits(
-    case: Case, start: ByHand, trained: Callable[..., RunDir], cpu_project: Project, capfd: pytest.CaptureFixture[str]
+    case: Case, start: ByHand, trained: Train, cpu_project: Project, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """Caches are gone, and a process of each rank reads ahead: neither changes anything."""
     values = {"batch_size": 2, "gradient_accumulation_steps": 2, "dropout": 0.2, "max_steps": 8, "log_every": 4}

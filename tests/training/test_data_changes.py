@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fixture_types import Train
 
 from nbtools.project import Project
 from nbtools.recipes import RECIPES
@@ -58,7 +59,7 @@ CHANGES: dict[str, tuple[str, dict[str, Any], Edit]] = {
 
 
 @pytest.fixture
-def training(cpu_project: Project, monkeypatch: pytest.MonkeyPatch) -> Callable[..., RunDir]:
+def training(cpu_project: Project, monkeypatch: pytest.MonkeyPatch) -> Train:
     """Train a recipe, or with flags resume a checkpoint, in this process."""
     stories = [f"the cat,noir,the dog number {number} runs far ." for number in range(60)]
     (cpu_project.root / "stories.csv").write_text("\n".join(["title,genre,human_story", *stories]))
@@ -78,7 +79,7 @@ def training(cpu_project: Project, monkeypatch: pytest.MonkeyPatch) -> Callable[
 @pytest.mark.promise("safety-data")
 @pytest.mark.parametrize("change", CHANGES)
 def test_a_resume_on_other_data_is_refused_unless_the_dataset_is_named(
-    change: str, training: Callable[..., RunDir], cpu_project: Project, capfd: pytest.CaptureFixture[str]
+    change: str, training: Train, cpu_project: Project, capfd: pytest.CaptureFixture[str]
 ) -> None:
     key, changes, edit = CHANGES[change]
     write_inputs(key, cpu_project)
@@ -96,7 +97,7 @@ def test_a_resume_on_other_data_is_refused_unless_the_dataset_is_named(
 
 @pytest.mark.parametrize("key", ["algorithm_distillation", "llm_gan"])
 def test_generated_data_of_another_seed_or_size_is_told(
-    key: str, training: Callable[..., RunDir], cpu_project: Project, capfd: pytest.CaptureFixture[str]
+    key: str, training: Train, cpu_project: Project, capfd: pytest.CaptureFixture[str]
 ) -> None:
     saved = training(key).checkpoint(3)
     training(key, resume=saved)
@@ -107,22 +108,20 @@ def test_generated_data_of_another_seed_or_size_is_told(
 
 
 def test_a_touched_or_moved_folder_is_the_same_data(
-    training: Callable[..., RunDir], cpu_project: Project, capfd: pytest.CaptureFixture[str]
+    training: Train, texts: Project, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    write_inputs("mlm_pretraining", cpu_project)
     saved = training("mlm_pretraining").checkpoint(3)
-    for file in (cpu_project.root / "texts").iterdir():
+    for file in (texts.root / "texts").iterdir():
         os.utime(file, (1, 1))
-    (cpu_project.root / "texts").rename(cpu_project.root / "moved")
+    (texts.root / "texts").rename(texts.root / "moved")
     training("mlm_pretraining", resume=saved, dataset="moved")
     assert "the data" not in capfd.readouterr().out
 
 
 @pytest.mark.promise("safety-data")
 def test_a_checkpoint_of_the_older_split_is_not_resumed_but_forked(
-    training: Callable[..., RunDir], cpu_project: Project, capfd: pytest.CaptureFixture[str]
+    training: Train, texts: Project, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    write_inputs("mlm_pretraining", cpu_project)
     files = training("mlm_pretraining")
     manifest = files.checkpoint(3) / "manifest.json"
     write_json(manifest, {name: value for name, value in (read_json(manifest) or {}).items() if name != "data"})

@@ -2,10 +2,10 @@
 
 import functools
 import re
-from collections.abc import Callable
 from typing import Any
 
 import pytest
+from fixture_types import Train
 
 from nbtools.project import Project
 from nbtools.recipes import RECIPES
@@ -38,7 +38,7 @@ BAD: list[tuple[str, dict[str, Any], str]] = [
 
 
 @pytest.fixture
-def trained(cpu_project: Project, monkeypatch: pytest.MonkeyPatch) -> Callable[..., RunDir]:
+def trained(cpu_project: Project, monkeypatch: pytest.MonkeyPatch) -> Train:
     """Train in this process, with the data of the two recipes of text and of text classification."""
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     for key in ("mlm_pretraining", "text_classification"):
@@ -52,7 +52,7 @@ def tiny(key: str, **changes: Any) -> Any:
 
 @pytest.mark.parametrize(("key", "changes", "said"), BAD)
 def test_bad_data_or_models_end_before_the_first_step(
-    trained: Callable[..., RunDir], cpu_project: Project, key: str, changes: dict[str, Any], said: str
+    trained: Train, cpu_project: Project, key: str, changes: dict[str, Any], said: str
 ) -> None:
     with pytest.raises(SystemExit, match=said):
         trained(tiny(key, **changes))
@@ -64,7 +64,7 @@ def test_bad_data_or_models_end_before_the_first_step(
 
 
 @pytest.mark.parametrize("key", TINY)
-def test_a_checkpoint_of_another_model_or_recipe_is_not_resumed(trained: Callable[..., RunDir], key: str) -> None:
+def test_a_checkpoint_of_another_model_or_recipe_is_not_resumed(trained: Train, key: str) -> None:
     path = trained(tiny(key, max_steps=1)).checkpoint(1)
     for changes in OTHER_MODELS[key]:
         with pytest.raises(SystemExit, match="of another model"):
@@ -74,9 +74,7 @@ def test_a_checkpoint_of_another_model_or_recipe_is_not_resumed(trained: Callabl
             trained(tiny(other), path)
 
 
-def test_a_checkpoint_of_other_words_or_codes_is_not_resumed(
-    trained: Callable[..., RunDir], cpu_project: Project
-) -> None:
+def test_a_checkpoint_of_other_words_or_codes_is_not_resumed(trained: Train, cpu_project: Project) -> None:
     path = trained(tiny("mlm_pretraining", max_steps=1)).checkpoint(1)
     (cpu_project.root / "others").mkdir()
     for file in (cpu_project.root / "texts").iterdir():

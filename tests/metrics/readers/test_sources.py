@@ -6,11 +6,14 @@ import math
 import os
 import time
 from collections.abc import Callable, Iterable
+from contextlib import closing
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+from waiting import eventually
 
 from nbtools.failures.stop_conditions import StopConditions
 from nbtools.metrics.columns import Series
@@ -173,20 +176,13 @@ def test_a_row_in_metrics_jsonl_hides_no_curve_of_other_sources(project: Project
     assert first.startswith(f"{files.metrics}: train/num_samples")
     assert others[:2] == ["printed lines: train/loss", f"{cwd / 'log.csv'}: eval/loss; counter: step"]
     assert others[2] == f"also found, but not drawn: {files.metrics} (train/loss)"
-    conditions = StopConditions(files, {"nan": True})
-    try:
-        deadline = time.monotonic() + 60
-        found, text = None, "step 3 loss nan\n"
-        while found is None and time.monotonic() < deadline:
-            found = conditions.look()
-            if text and conditions._finite_step:
-                with files.log.open("a") as log:
-                    log.write(text)
-                text = ""
-            time.sleep(0.05)
-    finally:
-        conditions.close()
-    assert found is not None and found["step"] == 3
+    hits: list[dict[str, Any] | None] = []
+    with closing(StopConditions(files, {"nan": True})) as conditions:
+        eventually(lambda: conditions.look() or conditions._finite_step)
+        with files.log.open("a") as log:
+            log.write("step 3 loss nan\n")
+        eventually(lambda: hits.append(conditions.look()) or hits[-1])
+    assert hits[-1] is not None and hits[-1]["step"] == 3
 
 
 # --- other ranks ----------------------------------------------------------------------------------

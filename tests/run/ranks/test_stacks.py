@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import psutil
@@ -240,23 +241,18 @@ def test_ranks_on_another_machine_are_named_with_it(project: Project) -> None:
     assert [(item.rank, item.text) for item in take_stacks(run)] == [(0, "runs on node-7: take its stacks there")]
 
 
-def test_the_condition_of_a_process_is_seen_on_its_own_machine_only() -> None:
-    child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
-    try:
-        identity = ProcessIdentity.of(child.pid)
-        beat = RankHeartbeat(0, child.pid, identity.host, 1, "forward", 1.0, identity=identity)
-        assert process_condition(beat) == ""
-        child.send_signal(signal.SIGSTOP)
-        eventually(lambda: process_condition(beat) == "stopped (state T)")
-        assert process_condition(RankHeartbeat(0, child.pid, "elsewhere", 1, "forward", 1.0)) == ""
-        reused = ProcessIdentity(identity.pid, 1.0, identity.boot_id, identity.host)
-        assert (
-            process_condition(RankHeartbeat(0, child.pid, identity.host, 1, "forward", 1.0, identity=reused)) == "gone"
-        )
-    finally:
-        child.kill()
-        eventually(lambda: process_condition(beat) == "gone")  # a zombie until it is waited for
-        child.wait()
+def test_the_condition_of_a_process_is_seen_on_its_own_machine_only(stranger: subprocess.Popen[bytes]) -> None:
+    identity = ProcessIdentity.of(stranger.pid)
+    beat = RankHeartbeat(0, stranger.pid, identity.host, 1, "forward", 1.0, identity=identity)
+    assert process_condition(beat) == ""
+    stranger.send_signal(signal.SIGSTOP)
+    eventually(lambda: process_condition(beat) == "stopped (state T)")
+    assert process_condition(RankHeartbeat(0, stranger.pid, "elsewhere", 1, "forward", 1.0)) == ""
+    reused = ProcessIdentity(identity.pid, 1.0, identity.boot_id, identity.host)
+    assert process_condition(replace(beat, identity=reused)) == "gone"
+    stranger.kill()
+    eventually(lambda: process_condition(beat) == "gone")  # a zombie until it is waited for
+    stranger.wait()
     assert process_condition(beat) == "gone"
 
 
@@ -314,11 +310,9 @@ worker.run(train, Flags(TrainConfig(collective_timeout_min=1)))
 
 
 @pytest.fixture
-def training(supervised: Start, project: Project, monkeypatch: MonkeyPatch) -> Run:
+def training(supervised: Start, cpu_project: Project) -> Run:
     """Two real ranks under the real torchrun, three steps a second, a collective timeout of 25 seconds."""
-    monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    script = project.scripts / "trains.py"
+    script = cpu_project.scripts / "trains.py"
     script.write_text(TRAINS)
     torchrun = (sys.executable, "-P", "-m", "torch.distributed.run", "--nnodes=1", "--nproc-per-node=2")
     rendezvous = ("--rdzv-backend=c10d", "--rdzv-endpoint=localhost:0", "--rdzv-id=x", "--shutdown-timeout=5")

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fixture_types import Train
 from waiting import eventually
 
 from nbtools.config import Launch
@@ -39,9 +40,7 @@ Requests = Mapping[int, list[Mapping[str, Any]]]
 
 
 @pytest.fixture
-def steered(
-    trained: Callable[..., RunDir], cpu_project: Project, monkeypatch: pytest.MonkeyPatch
-) -> Callable[..., RunDir]:
+def steered(trained: Train, cpu_project: Project, monkeypatch: pytest.MonkeyPatch) -> Train:
     """Train in this process; each request is written within the step after which it is applied."""
     monkeypatch.setattr(vote, "_EVERY_S", 0.0)
     real = Optimizer.step
@@ -72,7 +71,7 @@ def linear(peak: float, step: int, total: int, warmup: int) -> float:
     return peak * min(step / warmup if warmup else math.inf, (total + 1 - step) / (total + 1 - warmup), 1.0)
 
 
-def test_rates_after_a_change_are_those_of_the_formula(steered: Callable[..., RunDir]) -> None:
+def test_rates_after_a_change_are_those_of_the_formula(steered: Train) -> None:
     asked = {4: [{"values": {"learning_rate": 0.05}}], 8: [{"values": {"max_steps": 20, "learning_rate": 0.02}}]}
     files = steered("mlm_pretraining", asked, learning_rate=0.1, warmup_ratio=0.25, epochs=20)
     rates = {row["step"]: row["train/learning_rate"] for row in rows(files)}
@@ -88,7 +87,7 @@ def test_rates_after_a_change_are_those_of_the_formula(steered: Callable[..., Ru
 
 
 @pytest.mark.parametrize("key", TINY)
-def test_every_recipe_saves_evaluates_and_takes_each_of_its_rates(key: str, steered: Callable[..., RunDir]) -> None:
+def test_every_recipe_saves_evaluates_and_takes_each_of_its_rates(key: str, steered: Train) -> None:
     fields = [name for name in RECIPES[key].config_class.steerable() if "learning_rate" in name]
     values = {"values": dict.fromkeys(fields, 0.004)}
     asked = {2: [{"action": "save"}], 7: [{"action": "evaluate"}, values, {"values": {"max_steps": 10}}]}
@@ -109,7 +108,7 @@ def test_every_recipe_saves_evaluates_and_takes_each_of_its_rates(key: str, stee
     assert controls["values"].keys() == {*fields, *named}
 
 
-def test_what_cannot_be_done_is_refused_with_a_reason_and_changes_nothing(steered: Callable[..., RunDir]) -> None:
+def test_what_cannot_be_done_is_refused_with_a_reason_and_changes_nothing(steered: Train) -> None:
     wrong = {
         "learning_rate=-1": "must be > 0",
         'learning_rate="fast"': "is text; give a number",
@@ -133,17 +132,13 @@ def test_what_cannot_be_done_is_refused_with_a_reason_and_changes_nothing(steere
     assert_same_checkpoints(files.checkpoint(12), plain.checkpoint(12))
 
 
-def test_a_request_that_comes_after_the_last_step_is_answered(
-    steered: Callable[..., RunDir], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_request_that_comes_after_the_last_step_is_answered(steered: Train, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(vote, "_EVERY_S", 3600.0)
     files = steered("mlm_pretraining", {12: [{"action": "save"}]})
     assert [event.refused for event in read_events(files)] == ["the training has completed after step 12"]
 
 
-def test_a_restart_applies_later_events_again_at_their_steps(
-    steered: Callable[..., RunDir], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_restart_applies_later_events_again_at_their_steps(steered: Train, monkeypatch: pytest.MonkeyPatch) -> None:
     asked = {2: [{"values": {"learning_rate": 0.02}}], 7: [{"values": {"learning_rate": 0.005, "max_steps": 15}}]}
     options: dict[str, Any] = {"checkpoint_every": 5, "epochs": 20}
     straight = steered("mlm_pretraining", asked, **options)
@@ -170,7 +165,7 @@ def beside(act: Callable[[], None]) -> Iterator[None]:
 
 
 def test_a_third_attempt_repeats_the_events_of_both_before_by_their_steps(
-    steered: Callable[..., RunDir], monkeypatch: pytest.MonkeyPatch
+    steered: Train, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     files = steered("mlm_pretraining", {}, lr_schedule="constant", warmup_ratio=0.0)
     assert not files.events.exists(), "nothing was asked for"
@@ -185,7 +180,7 @@ def test_a_third_attempt_repeats_the_events_of_both_before_by_their_steps(
     assert held(read_events(files)) is None, "a pause ends with its attempt"
 
 
-def test_a_paused_training_keeps_its_place_and_continues_to_the_bit(steered: Callable[..., RunDir]) -> None:
+def test_a_paused_training_keeps_its_place_and_continues_to_the_bit(steered: Train) -> None:
     files = RunDir(steered("mlm_pretraining", {}, checkpoint_every=100, keep_last=1).path)
     held: list[dict[str, Any]] = []
 
@@ -206,7 +201,7 @@ def test_a_paused_training_keeps_its_place_and_continues_to_the_bit(steered: Cal
 
 
 def test_what_is_asked_for_in_a_pause_is_done_and_holds_after_a_restart_from_its_checkpoint(
-    steered: Callable[..., RunDir], cpu_project: Project, monkeypatch: pytest.MonkeyPatch
+    steered: Train, cpu_project: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def act() -> None:
         eventually(lambda: [event.action for event in read_events(files)] == ["pause"])
@@ -255,10 +250,9 @@ def answered(files: RunDir, num_requests: int) -> bool:
 @pytest.mark.slow
 @pytest.mark.parametrize(("nproc", "num_asked"), [(2, 60), pytest.param(4, 200, marks=pytest.mark.soak)])
 def test_ranks_take_random_requests_after_the_same_steps(
-    nproc: int, num_asked: int, start: ByHand, cpu_project: Project
+    nproc: int, num_asked: int, start: ByHand, texts: Project
 ) -> None:
     """Each rank writes the values of every step; requests come at any time, and pauses and a stop are among them."""
-    write_inputs("mlm_pretraining", cpu_project)
     config = RECIPES["mlm_pretraining"].config_class(
         **{
             **TINY["mlm_pretraining"],
@@ -272,8 +266,8 @@ def test_ranks_take_random_requests_after_the_same_steps(
     chance = random.Random(0)
 
     def ask() -> None:
-        eventually(lambda: any(cpu_project.runs.glob("20*/controls.json")))
-        files = RunDir(next(cpu_project.runs.glob("20*")))
+        eventually(lambda: any(texts.runs.glob("20*/controls.json")))
+        files = RunDir(next(texts.runs.glob("20*")))
         for number in range(num_asked):
             chosen = chance.choice(("rate", "rate", "every", "pause", "wrong"))
             if chosen == "rate":
@@ -289,23 +283,22 @@ def test_ranks_take_random_requests_after_the_same_steps(
             if number % 5 == 4:  # of the requests that are taken after one step, the last rate counts
                 eventually(partial(answered, files, number + 1), within_s=60)
         write_request(files, values={"max_steps": None})
-        (cpu_project.root / "stop").touch()
+        (texts.root / "stop").touch()
 
     with beside(ask):
         finished = start.ended(start.script, nproc=nproc)
     assert finished[0] == [0] * nproc, finished[1][-3000:]
-    first, *others = ((cpu_project.root / f"values-{rank}.txt").read_text() for rank in range(nproc))
+    first, *others = ((texts.root / f"values-{rank}.txt").read_text() for rank in range(nproc))
     assert {first} == {*others}
     assert len({line.split()[1] for line in first.splitlines()}) > 5, "many rates were taken"
 
 
 @pytest.mark.slow
-def test_a_resume_has_the_values_of_its_checkpoint_and_an_earlier_fork_has_not(cpu_project: Project) -> None:
-    write_inputs("mlm_pretraining", cpu_project)
+def test_a_resume_has_the_values_of_its_checkpoint_and_an_earlier_fork_has_not(texts: Project) -> None:
     values = {"max_steps": 3000, "epochs": 1000, "eval_every": 10**6, "checkpoint_every": 10**6, "log_every": 1}
     more = {"checkpoint_epochs": False, "lr_schedule": "constant", "warmup_ratio": 0.0}
     config = RECIPES["mlm_pretraining"].config_class(**{**TINY["mlm_pretraining"], **values, **more})
-    run = launch(write_script(config, "tiny", Launch(nproc_per_node=1, gpus=()), project=cpu_project))
+    run = launch(write_script(config, "tiny", Launch(nproc_per_node=1, gpus=()), project=texts))
     eventually(lambda: run.files.controls.exists() and run.step > 3)
     assert run.steer("save").endswith(": save")
     assert "learning_rate 0.01 -> 0.002" in run.steer(learning_rate=0.002, max_steps=2000)

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+from fixture_types import Train
 from safetensors.torch import load_file
 
 from nbtools.errors import CheckpointError
@@ -22,7 +23,7 @@ def weights_of(files: RunDir, step: int) -> dict[str, torch.Tensor]:
 
 @pytest.mark.promise("guide-L14")
 def test_weights_of_an_old_checkpoint_are_loaded_and_everything_else_starts_anew(
-    tiny_training: Callable[..., RunDir], tmp_path: Path, capfd: pytest.CaptureFixture[str]
+    tiny_training: Train, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     first = tiny_training()
     content = {f"_orig_mod.module.{name}": weight for name, weight in weights_of(first, 4).items()}
@@ -89,7 +90,7 @@ def test_a_file_without_weights_is_refused(tmp_path: Path, content: object, said
     ],
 )
 def test_weights_of_another_model_are_refused_before_the_first_step(
-    tiny_training: Callable[..., RunDir], tmp_path: Path, change: Callable[[Any], Any], said: str
+    tiny_training: Train, tmp_path: Path, change: Callable[[Any], Any], said: str
 ) -> None:
     torch.save({"model_state_dict": change(weights_of(tiny_training(), 4))}, tmp_path / "old.pt")
     with pytest.raises(SystemExit, match=f"old.pt: its weights are of another model .*{said}"):

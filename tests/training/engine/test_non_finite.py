@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from fixture_types import Train
 from safetensors.torch import load_file
 
 from nbtools.config import TrainConfig
@@ -80,9 +81,7 @@ def assert_finite(files: RunDir) -> None:
 @pytest.mark.promise("safety-non-finite")
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_one_non_finite_gradient_costs_its_step_only(
-    key: str, trained: Callable[..., RunDir], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_one_non_finite_gradient_costs_its_step_only(key: str, trained: Train, monkeypatch: pytest.MonkeyPatch) -> None:
     """NaN and both infinities, in fp32 and bf16, each at another step."""
     last = TINY[key]["max_steps"]
     for trial, (precision, value) in enumerate(itertools.product(["fp32", "bf16"], [math.nan, math.inf, -math.inf])):
@@ -101,15 +100,14 @@ def test_one_non_finite_gradient_costs_its_step_only(
 @pytest.mark.promise("safety-non-finite")
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 def test_run_fails_after_max_skipped_steps_and_resumes_from_finite_weights(
-    precision: str, cpu_project: Project, trained: Callable[..., RunDir], monkeypatch: pytest.MonkeyPatch
+    precision: str, texts: Project, trained: Train, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    write_inputs("mlm_pretraining", cpu_project)
     config = tiny("mlm_pretraining", precision=precision, checkpoint_every=1, keep_last=1, max_skipped_steps=3)
     with monkeypatch.context() as patch:
         break_gradients(patch, lambda count: count > 2)
         with pytest.raises(SystemExit, match=r"DivergedError: step 5: the gradient norm is nan.* in 3 consecutive"):
             trained(config)
-    run = Run(run_folders(cpu_project.runs)[0])
+    run = Run(run_folders(texts.runs)[0])
     assert run.failure is not None
     assert "max_skipped_steps=3" in run.failure.headline
     assert run.metrics["train/skipped_steps"] == 2
@@ -125,9 +123,8 @@ def test_run_fails_after_max_skipped_steps_and_resumes_from_finite_weights(
 
 
 def test_healthy_steps_between_skipped_ones_start_the_count_again(
-    cpu_project: Project, trained: Callable[..., RunDir], monkeypatch: pytest.MonkeyPatch
+    texts: Project, trained: Train, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    write_inputs("mlm_pretraining", cpu_project)
     break_gradients(monkeypatch, lambda count: count % 3 != 0)
     files = trained(tiny("mlm_pretraining", max_skipped_steps=3))
     assert rows(files)[-1]["train/skipped_steps"] == 4
@@ -152,10 +149,9 @@ def test_search_for_a_loss_scale_is_no_divergence() -> None:
 @pytest.mark.promise("safety-non-finite")
 @pytest.mark.parametrize(("strategy", "precision"), [("ddp", "fp32"), ("fsdp", "fp32"), ("fsdp", "fp16")])
 def test_all_ranks_skip_a_step_that_is_broken_on_one(
-    strategy: str, precision: str, cpu_project: Project, start: ByHand
+    strategy: str, precision: str, texts: Project, start: ByHand
 ) -> None:
     """NaN on rank 1 alone; sharded ranks hold different rows, and fp16 lowers its loss scale on both."""
-    write_inputs("mlm_pretraining", cpu_project)
     more = (
         "import math, os, torch\nfrom nbtools.training.engine.optimizer import Optimizer\n"
         "from nbtools.training.sharding.fsdp import own_part\n"
@@ -172,7 +168,7 @@ def test_all_ranks_skip_a_step_that_is_broken_on_one(
 
     def kept(rank: int, step: int) -> tuple[list[torch.Tensor], float | None]:
         saved: tuple[list[torch.Tensor], float | None]
-        saved = torch.load(cpu_project.root / f"weights-{rank}-{step}.pt", weights_only=True)
+        saved = torch.load(texts.root / f"weights-{rank}-{step}.pt", weights_only=True)
         return saved
 
     def are_equal(one: list[torch.Tensor], other: list[torch.Tensor]) -> bool:
@@ -191,9 +187,8 @@ def test_all_ranks_skip_a_step_that_is_broken_on_one(
 
 @pytest.mark.promise("safety-non-finite")
 def test_checkpoint_with_non_finite_weights_is_not_written(
-    cpu_project: Project, trained: Callable[..., RunDir], monkeypatch: pytest.MonkeyPatch
+    texts: Project, trained: Train, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    write_inputs("mlm_pretraining", cpu_project)
     config = tiny("mlm_pretraining", checkpoint_every=2, keep_last=1)
     real = Optimizer.step
 
@@ -206,22 +201,21 @@ def test_checkpoint_with_non_finite_weights_is_not_written(
         patch.setattr(Optimizer, "step", step)
         with pytest.raises(SystemExit, match="some weights are not finite after step 4: no checkpoint"):
             trained(config)
-    run = Run(run_folders(cpu_project.runs)[0])
+    run = Run(run_folders(texts.runs)[0])
     assert [found.step for found in run.checkpoints] == [2]
     assert_finite(run.files)
     # Weights that an older program saved are refused by name.
     weights = load_file(next(run.checkpoints[0].path.rglob("*.safetensors")))
     next(iter(weights.values())).view(-1)[0] = math.nan
-    torch.save(weights, cpu_project.root / "weights.pt")
+    torch.save(weights, texts.root / "weights.pt")
     with pytest.raises(SystemExit, match=r"weights are not finite \(.*resume from an earlier checkpoint"):
-        trained(config, cpu_project.root / "weights.pt")
+        trained(config, texts.root / "weights.pt")
 
 
 def test_infinite_loss_with_finite_gradients_is_a_step_like_any_other(
-    cpu_project: Project, trained: Callable[..., RunDir], monkeypatch: pytest.MonkeyPatch
+    texts: Project, trained: Train, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A target of probability 0 has an infinite loss and a finite gradient; the curve shows it, the step is done."""
-    write_inputs("mlm_pretraining", cpu_project)
     straight = trained(tiny("mlm_pretraining"))
     real = Tally.add
     patched = functools.partialmethod(lambda self, **values: real(self, **{**values, "loss": math.inf}))

@@ -1,16 +1,15 @@
 """Precision: what auto is; a format that this machine is slow in is measured and told, with the alternative."""
 
 import math
-from collections.abc import Callable
 from datetime import timedelta
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 import torch
+from fixture_types import Train
 
 from nbtools.rundir.json_files import read_json
-from nbtools.rundir.rundir import RunDir
 from nbtools.training.engine import precision
 from nbtools.training.engine.precision import matmul_rate, resolved, set_tf32, slowdown, warning
 from nbtools.training.process.ranks import Ranks
@@ -68,7 +67,7 @@ def test_auto_is_bf16_where_the_gpus_of_all_ranks_have_it(monkeypatch: pytest.Mo
 
 
 def test_a_run_records_what_was_asked_for_and_what_it_is_here(
-    tiny_training: Callable[..., RunDir], capfd: pytest.CaptureFixture[str]
+    tiny_training: Train, capfd: pytest.CaptureFixture[str]
 ) -> None:
     record = read_json(tiny_training(max_steps=1).config) or {}
     assert (record["config"]["precision"], record["environment"]["precision"]) == ("auto", "fp32")

@@ -12,17 +12,19 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 import torch.distributed as dist
+from fixture_types import Train
 from safetensors.torch import load_file
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.checkpoint import checkpoint
 from transformers import ModernBertConfig, ModernBertModel, masking_utils
+from waiting import eventually
 
 from nbtools.config import TrainConfig
 from nbtools.errors import LaunchError
@@ -42,7 +44,7 @@ from nbtools.training.process.device import choose_device, stay_on_this_machine
 from nbtools.training.process.heartbeat_writer import HeartbeatWriter
 from nbtools.training.process.signals import StopRequest, die_with_agent
 
-from trainings import TINY, ByHand, assert_same_checkpoints, rows, write_inputs
+from trainings import TINY, ByHand, assert_same_checkpoints, rows
 
 CPU = torch.device("cpu")
 
@@ -94,9 +96,8 @@ def test_averages_follow_the_weights_and_take_their_place_only_where_asked() -> 
 
 
 def test_evaluations_and_saved_models_have_the_averages_and_the_training_is_as_without(
-    trained: Callable[..., RunDir], cpu_project: Project
+    trained: Train, texts: Project
 ) -> None:
-    write_inputs("mlm_pretraining", cpu_project)
     values = {**TINY["mlm_pretraining"], "max_steps": 6, "test_fraction": 0.5}
     plain, averaged = (trained(MLMPretrainingConfig(**values, ema_decay=decay)) for decay in (0.0, 0.5))
     for name, is_same in (("train/loss", True), ("eval/loss", False), ("test/loss", False)):
@@ -253,7 +254,7 @@ def test_ddp_s_gradients_stay_in_its_buckets_and_the_steps_are_those_without_it(
 
 @pytest.mark.slow
 def test_a_compiled_model_takes_the_same_steps_and_its_weights_keep_their_names(
-    tiny_training: Callable[..., RunDir], monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+    tiny_training: Train, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(optimizer_module, "COMPILER", "aot_eager")  # all but the C++ compiler
     changes: dict[str, Any] = {"max_steps": 4, "checkpoint_every": 2, "log_every": 1, "eval_every": 2}
@@ -339,10 +340,7 @@ def test_signals_become_a_flag_and_nothing_else() -> None:
         assert not stop.requested
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGTERM):
             os.kill(os.getpid(), number)
-        deadline = time.monotonic() + 10
-        while not stop.requested and time.monotonic() < deadline:
-            time.sleep(0.01)
-        assert stop.requested
+        eventually(lambda: stop.requested)
     assert signal.getsignal(signal.SIGTERM) is before
 
 
@@ -359,9 +357,7 @@ def test_a_heartbeat_names_the_phase_and_since_when(project: Project, monkeypatc
     heart.enter("backward", 7)
     heart.enter("collective", 7)
     began = heart.phase.since
-    deadline = time.monotonic() + 10
-    while beat(files)["phase"] != "collective" and time.monotonic() < deadline:
-        time.sleep(0.05)
+    eventually(lambda: beat(files)["phase"] == "collective")
     assert (beat(files)["phase"], beat(files)["step"], beat(files)["time"]) == ("collective", 7, began)
     assert beat(files)["nth"] == 2  # the first phase of a step counts as 1
     written = files.heartbeat(0).stat().st_mtime_ns
@@ -581,10 +577,7 @@ def test_loader_workers_outlive_signals_to_their_group_but_never_their_rank(end:
             rank.stdin.write("fail\n")
         rank.stdin.close()
         assert rank.wait(timeout=60) == {"fail": 1, "end": 0, "kill": -9}[end]
-        deadline = time.monotonic() + 60
-        while is_running(worker) and time.monotonic() < deadline:
-            time.sleep(0.02)
-        assert not is_running(worker)
+        eventually(lambda: not is_running(worker))
     finally:
         rank.kill()
         rank.stdout.close()

@@ -216,14 +216,10 @@ def library(cpu_project: Project, monkeypatch: pytest.MonkeyPatch) -> Project:
     project = cpu_project
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     monkeypatch.chdir(project.root)
-    write_rows(project.root / "stories.csv", CSV)
+    with (project.root / "stories.csv").open("w", encoding="utf-8", newline="") as file:
+        csv.writer(file).writerows(CSV)
     trainings.save_pair(project.root / "pair", n_positions=300)
     return project
-
-
-def write_rows(path: Path, rows: Sequence[Sequence[str]]) -> None:
-    with path.open("w", encoding="utf-8", newline="") as file:
-        csv.writer(file).writerows(rows)
 
 
 def training(kind: str = "title, genre, human_story", **changes: Any) -> LLMGANConfig:

@@ -120,12 +120,13 @@ def toy_losses(tokens_T: npt.NDArray[np.int64], masked_T: npt.NDArray[np.bool_])
     return -log_p_TV[np.arange(LENGTH), tokens_T]
 
 
-def exact_bound(tokens_T: npt.NDArray[np.int64]) -> float:
-    """The bound per token with every mask enumerated: the mean over k of the mean over all masks of k tokens."""
+def exact_bound(tokens_T: npt.NDArray[np.int64], start: int = 0, end: int = LENGTH) -> float:
+    """The bound per token of a part, with every mask enumerated: the mean over k of that over all masks of k tokens."""
     by_count: dict[int, list[float]] = {}
-    for mask in itertools.product((False, True), repeat=LENGTH):
+    for mask in itertools.product((False, True), repeat=end - start):
         if any(mask):
-            masked_T = np.array(mask)
+            masked_T = np.zeros(LENGTH, dtype=bool)
+            masked_T[start:end] = mask
             by_count.setdefault(sum(mask), []).append(float(toy_losses(tokens_T, masked_T)[masked_T].mean()))
     return float(np.mean([np.mean(values) for values in by_count.values()]))
 
@@ -268,19 +269,7 @@ def test_training_and_evaluation_estimate_the_bound_of_pairs_of_any_length(monke
         np.array([1, 0, 2, 1, 0, 1, 2, 0, 2, 0, 1, 1, 0]), np.append(0, lengths_N.cumsum()), starts_N, 0
     )
     rows_BT = pairs.rows(np.arange(5), LENGTH)
-
-    def bound(row: int) -> float:
-        """The mean over k of the mean over all masks of k tokens of the answer, every one enumerated."""
-        by_count: dict[int, list[float]] = {}
-        size = lengths_N[row] - starts_N[row]
-        for mask in itertools.product((False, True), repeat=size):
-            if any(mask):
-                masked_T = np.zeros(LENGTH, dtype=bool)
-                masked_T[starts_N[row] : lengths_N[row]] = mask
-                by_count.setdefault(sum(mask), []).append(float(toy_losses(rows_BT[row], masked_T)[masked_T].mean()))
-        return float(np.mean([np.mean(values) for values in by_count.values()]))
-
-    expected = float(np.mean([bound(row) for row in range(5)]))
+    expected = float(np.mean([exact_bound(*row) for row in zip(rows_BT, starts_N, lengths_N, strict=True)]))
     data = forward_process.NoisedPairs(pairs, forward_process.Noise(VOCABULARY, 0, 0), LENGTH)
     monkeypatch.setattr(data, "lengths", lambda epoch, samples_B: lengths_N[samples_B])
     estimates = []

@@ -5,13 +5,13 @@ import itertools
 import json
 import math
 import re
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from fixture_types import Train
 from safetensors.torch import save_file
 from transformers import BertConfig, BertForMaskedLM, GPT2Config, GPT2LMHeadModel, ModernBertForMaskedLM
 
@@ -20,12 +20,11 @@ from nbtools.launcher.checks.sizes import num_trainable_parameters
 from nbtools.metrics.history import History
 from nbtools.predict.model_process import ModelProcess
 from nbtools.project import Project
-from nbtools.recipes import RECIPES, MaskedDiffusionConfig
+from nbtools.recipes import MaskedDiffusionConfig
 from nbtools.run.checkpoints import checkpoints_in
 from nbtools.run.run import Run
 from nbtools.rundir import media
 from nbtools.rundir.json_files import read_json
-from nbtools.rundir.rundir import RunDir
 from nbtools.training.engine.flags import parse
 from nbtools.training.engine.sampler import SampleOrder
 from nbtools.training.masked_diffusion.dataset import cached_data, cached_pairs, open_cached, open_sequences, prepare
@@ -39,6 +38,7 @@ import trainings
 from trainings import ByHand, assert_same_checkpoints, rows
 
 TINY = trainings.TINY["masked_diffusion"]
+BERT = BertConfig(vocab_size=20, hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=16)
 
 
 def tiny(**changes: Any) -> MaskedDiffusionConfig:
@@ -110,8 +110,7 @@ def test_every_token_of_the_vocabulary_learns_even_eos(denoiser: Denoiser) -> No
 
 def test_any_masked_language_model_is_taken_at_its_masked_positions() -> None:
     torch.manual_seed(0)
-    shape = {"vocab_size": 20, "hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
-    model = BertForMaskedLM(BertConfig(**shape, intermediate_size=16)).eval()
+    model = BertForMaskedLM(BERT).eval()
     batch = NoisedTraining(Sequences(np.ones((5, 10), int), np.zeros(5, int)), Noise(19, 0, 0))[0, np.arange(5)]
     inputs_BT, positions_K, labels_K, weights_K, _ = batch
     logits_KV = model(input_ids=inputs_BT).logits.reshape(50, 20)[positions_K][:, :19]
@@ -123,7 +122,7 @@ def test_any_masked_language_model_is_taken_at_its_masked_positions() -> None:
 
 
 def test_a_run_leaves_rows_media_checkpoints_and_a_record_of_its_end(
-    trained: Callable[..., RunDir], texts: Project, capfd: pytest.CaptureFixture[str]
+    trained: Train, texts: Project, capfd: pytest.CaptureFixture[str]
 ) -> None:
     config = tiny(sample_texts=3)
     files, derived = trainings.trained_as_shown(trained, config, texts.root)
@@ -143,13 +142,10 @@ def test_a_run_leaves_rows_media_checkpoints_and_a_record_of_its_end(
     assert [len(values) for values in levels.lines.values()] == [len(levels.x)]
     last = checkpoints_in(files.checkpoints)[-1]
     assert (last.step, last.metrics["eval/loss"]) == (6, seen[-1]["eval/loss"])
-    assert (read_json(files.finished) or {})["why"] == "completed"
     assert "vocabulary" in capfd.readouterr().out
 
 
-def test_the_evaluation_is_the_bound_of_the_saved_model_and_its_yardsticks(
-    trained: Callable[..., RunDir], texts: Project
-) -> None:
+def test_the_evaluation_is_the_bound_of_the_saved_model_and_its_yardsticks(trained: Train, texts: Project) -> None:
     files = trained(tiny())
     last = checkpoints_in(files.checkpoints)[-1]
     model = ModernBertForMaskedLM.from_pretrained(last.path / "model").eval()
@@ -174,7 +170,7 @@ def test_the_evaluation_is_the_bound_of_the_saved_model_and_its_yardsticks(
     assert last.metrics["eval/unigram_loss"] == pytest.approx(unigram)
 
 
-def test_prompts_and_answers_are_learnt_and_sampled(trained: Callable[..., RunDir], texts: Project) -> None:
+def test_prompts_and_answers_are_learnt_and_sampled(trained: Train, texts: Project) -> None:
     pairs = [{"prompt": f"say {n}: ", "answer": str(n % 9 + 1) * 3} for n in range(100, 700)]
     (texts.root / "many.jsonl").write_text("\n".join(map(json.dumps, pairs)))
     config = tiny(dataset="many.jsonl", max_steps=200, eval_every=200, eval_draws=100, sample_length=7, guidance=0.5)
@@ -188,7 +184,7 @@ def test_prompts_and_answers_are_learnt_and_sampled(trained: Callable[..., RunDi
 
 
 @pytest.mark.promise("safety-pairs")
-def test_the_loss_of_pairs_is_the_same_at_every_sequence_length(trained: Callable[..., RunDir]) -> None:
+def test_the_loss_of_pairs_is_the_same_at_every_sequence_length(trained: Train) -> None:
     runs = [rows(trained(tiny(dataset="pairs.jsonl", sequence_length=length))) for length in (48, 128, 512)]
     for name in ("train/loss", "eval/loss", "eval/unigram_loss", "eval/bigram_loss"):
         values = [run[-1][name] for run in runs]
@@ -200,9 +196,7 @@ BATCHES_OF_BEFORE = "11a1cb415a6755b5188d72c6c5897ea76809937c6da2268a90d2ff0d157
 
 
 @pytest.mark.promise("safety-pairs")
-def test_a_run_of_pairs_recorded_before_pad_to_keeps_its_samples_and_losses(
-    trained: Callable[..., RunDir], texts: Project
-) -> None:
+def test_a_run_of_pairs_recorded_before_pad_to_keeps_its_samples_and_losses(trained: Train, texts: Project) -> None:
     config = tiny(dataset="pairs.jsonl", pad_to="sequence_length", dropout=0.2)
     folder, _ = cached_pairs(texts.runs / ".cache", [texts.root / "pairs.jsonl"], config)
     text = open_cached(folder, config)
@@ -223,7 +217,7 @@ def test_a_run_of_pairs_recorded_before_pad_to_keeps_its_samples_and_losses(
     assert rows(resumed) == [row for row in rows(straight) if row["step"] > 3]
 
 
-def test_it_trains_from_a_prepared_folder_as_from_its_text(trained: Callable[..., RunDir], texts: Project) -> None:
+def test_it_trains_from_a_prepared_folder_as_from_its_text(trained: Train, texts: Project) -> None:
     prepare(str(texts.root / "texts"), texts.root / "made", vocab_size=60)
     config = tiny(test_fraction=0.5)
     found = [rows(trained(config.replace(dataset=dataset))) for dataset in ("texts", "made")]
@@ -233,20 +227,20 @@ def test_it_trains_from_a_prepared_folder_as_from_its_text(trained: Callable[...
     assert parse(config, ["--data_dir", "made"]).config.dataset == "made"
 
 
-def test_no_text_is_shown_where_no_prompt_leaves_room_for_one(trained: Callable[..., RunDir]) -> None:
+def test_no_text_is_shown_where_no_prompt_leaves_room_for_one(trained: Train) -> None:
     files = trained(tiny(dataset="pairs.jsonl", sample_length=16, max_steps=1))
     assert media.names(files.media) == ["loss_by_masking"]
 
 
 def test_a_prepared_folders_tokens_win_and_that_is_said(
-    trained: Callable[..., RunDir], texts: Project, capfd: pytest.CaptureFixture[str]
+    trained: Train, texts: Project, capfd: pytest.CaptureFixture[str]
 ) -> None:
     prepare(str(texts.root / "texts"), texts.root / "made", "words", vocab_size=60)
     trained(tiny(dataset="made", max_steps=1))
     assert "note: the tokens are those of the prepared folder: words, not chars" in capfd.readouterr().out
 
 
-def test_training_goes_on_from_pretrained_weights(trained: Callable[..., RunDir], texts: Project) -> None:
+def test_training_goes_on_from_pretrained_weights(trained: Train, texts: Project) -> None:
     first = trained(tiny(max_steps=30, eval_every=30))
     start = str(first.checkpoint(30) / "model")
     more = trained(tiny(model_name=start, max_steps=1, learning_rate=1e-9))
@@ -261,13 +255,10 @@ def test_training_goes_on_from_pretrained_weights(trained: Callable[..., RunDir]
 # --- what is refused before the first step ----------------------------------------------------------
 
 
-def test_a_model_without_a_mask_token_is_refused(trained: Callable[..., RunDir], tmp_path: Path) -> None:
+def test_a_model_without_a_mask_token_is_refused(trained: Train, tmp_path: Path) -> None:
     tokenizer = train_tokenizer("chars", ["w0123456789 "], 30)
     tokenizer._special_tokens_map.pop("mask_token", None)
-    model = BertForMaskedLM(
-        BertConfig(vocab_size=30, hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=16)
-    )
-    model.save_pretrained(tmp_path / "model")
+    BertForMaskedLM(BERT).save_pretrained(tmp_path / "model")
     tokenizer.save_pretrained(tmp_path / "model")
     for name in ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json"):
         path = tmp_path / "model" / name
@@ -277,7 +268,7 @@ def test_a_model_without_a_mask_token_is_refused(trained: Callable[..., RunDir],
         trained(tiny(model_name=str(tmp_path / "model")))
 
 
-def test_a_model_that_is_not_masked_is_refused(trained: Callable[..., RunDir], tmp_path: Path) -> None:
+def test_a_model_that_is_not_masked_is_refused(trained: Train, tmp_path: Path) -> None:
     GPT2LMHeadModel(GPT2Config(vocab_size=30, n_embd=8, n_layer=1, n_head=1)).save_pretrained(tmp_path / "model")
     train_tokenizer("chars", ["w0123456789 "], 30).save_pretrained(tmp_path / "model")
     with pytest.raises(SystemExit, match=r"cannot be loaded as a masked language model"):
@@ -286,21 +277,12 @@ def test_a_model_that_is_not_masked_is_refused(trained: Callable[..., RunDir], t
 
 @pytest.mark.promise("safety-pairs")
 def test_packed_pairs_of_a_model_whose_attention_may_cross_them_are_refused(
-    trained: Callable[..., RunDir], texts: Project, tmp_path: Path
+    trained: Train, texts: Project, tmp_path: Path
 ) -> None:
-    shape = {"vocab_size": 30, "hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
-    BertForMaskedLM(BertConfig(**shape, intermediate_size=16)).save_pretrained(tmp_path / "model")
+    BertForMaskedLM(BERT).save_pretrained(tmp_path / "model")
     train_tokenizer("chars", ["w0123456789 "], 30).save_pretrained(tmp_path / "model")
     with pytest.raises(SystemExit, match=r"pad_to='packed': .*model is a BertForMaskedLM, .*use pad_to='longest'"):
         trained(tiny(dataset="pairs.jsonl", model_name=str(tmp_path / "model"), pad_to="packed"))
-
-
-def test_a_model_that_does_not_fit_its_tokenizer_is_refused(trained: Callable[..., RunDir], tmp_path: Path) -> None:
-    shape = {"vocab_size": 5, "hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
-    BertForMaskedLM(BertConfig(**shape, intermediate_size=16)).save_pretrained(tmp_path / "model")
-    train_tokenizer("chars", ["w0123456789 "], 30).save_pretrained(tmp_path / "model")
-    with pytest.raises(SystemExit, match="its tokenizer has 15 words, more than the model, whose table has 5 rows"):
-        trained(tiny(model_name=str(tmp_path / "model")))
 
 
 @pytest.mark.parametrize(
@@ -366,7 +348,7 @@ class OwnModel(PreTrainedModel):
 @pytest.mark.promise("safety-code")
 @pytest.mark.slow
 def test_a_model_with_code_of_its_own_runs_only_when_the_user_allows_it(
-    trained: Callable[..., RunDir], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    trained: Train, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("transformers.dynamic_module_utils.HF_MODULES_CACHE", str(tmp_path / "modules"))
     folder = tmp_path / "own_model"
@@ -430,15 +412,6 @@ masked_diffusion.open_data = open_data
 """
 
 
-def demo(start: ByHand, *args: str, more: str = "") -> History:
-    """The preset cpu_demo on two ranks, with Python's own English."""
-    config, _ = RECIPES["masked_diffusion"].preset("cpu_demo")
-    assert isinstance(config, MaskedDiffusionConfig)
-    assert config.max_steps is not None
-    assert config.max_steps <= 1000
-    return start.completed(start(config, *args, more=more), timeout_s=900).own_history
-
-
 def assert_learns_from_context(history: History) -> None:
     losses = dict(zip(history["eval/loss"].steps.tolist(), history["eval/loss"].values.tolist(), strict=True))
     last = {name: history.last(f"eval/{name}") or math.nan for name in ("loss", "unigram_loss", "bigram_loss")}
@@ -452,14 +425,15 @@ def assert_learns_from_context(history: History) -> None:
 @pytest.mark.parametrize("seed", ["0", "1"])
 @pytest.mark.timeout(1000)
 def test_the_cpu_demo_learns_from_context(start: ByHand, texts: Project, seed: str) -> None:
-    assert_learns_from_context(demo(start, "--seed", seed))
+    assert_learns_from_context(start.demo("masked_diffusion", "--seed", seed).own_history)
 
 
 @pytest.mark.seeds
 @pytest.mark.timeout(1000)
 def test_without_any_context_that_target_is_not_reached(start: ByHand, texts: Project) -> None:
     """Characters in random order: there is nothing to learn but how frequent each of them is."""
-    history = demo(start, "--max-steps", "300", "--sample-texts", "0", more=SHUFFLED)
+    finished = start.demo("masked_diffusion", "--max-steps", "300", "--sample-texts", "0", more=SHUFFLED)
+    history = finished.own_history
     loss, unigram = history.last("eval/loss") or math.nan, history.last("eval/unigram_loss") or math.nan
     assert loss >= unigram - 0.02
     few, nearly_all = (history.last(f"eval/loss_{name}") or math.nan for name in ("few_masked", "nearly_all_masked"))

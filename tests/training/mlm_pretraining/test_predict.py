@@ -13,18 +13,17 @@ from nbtools.run.checkpoints import Checkpoint
 from nbtools.training.mlm_pretraining.predict import Predictor
 from nbtools.training.prediction_server import model_folder_of
 
-from trainings import ADAPTED, TINY, train_here, write_base, write_inputs
+from trainings import ADAPTED, TINY, train_here, write_base
 
 CPU = torch.device("cpu")
 
 
 @pytest.fixture(params=["words", "byte_bpe"])
 def trained(
-    cpu_project: Project, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+    texts: Project, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
 ) -> tuple[Path, MLMPretrainingConfig]:
-    write_inputs("mlm_pretraining", cpu_project)
     config = MLMPretrainingConfig(**{**TINY["mlm_pretraining"], "vocab_size": 300, "tokenizer": request.param})
-    files = train_here(cpu_project, config, monkeypatch=monkeypatch)
+    files = train_here(texts, config, monkeypatch=monkeypatch)
     return files.checkpoint(6) / "model", config
 
 
@@ -49,24 +48,22 @@ def test_masks_are_filled_as_the_models_own_class_fills_them(trained: tuple[Path
         assert row["text"] == tokenizer.decode(filled)
 
 
-def test_an_adapter_is_opened_with_its_base(cpu_project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
-    write_inputs("mlm_pretraining", cpu_project)
-    write_base("mlm_pretraining", cpu_project)
+def test_an_adapter_is_opened_with_its_base(texts: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_base("mlm_pretraining", texts)
     config = MLMPretrainingConfig(**{**TINY["mlm_pretraining"], **ADAPTED["mlm_pretraining"]}).replace(
-        model_name=str(cpu_project.root / "base"), adapter="lora"
+        model_name=str(texts.root / "base"), adapter="lora"
     )
-    files = train_here(cpu_project, config, monkeypatch=monkeypatch)
+    files = train_here(texts, config, monkeypatch=monkeypatch)
     assert not (files.checkpoint(6) / "model" / "model.safetensors").exists()
     (row,) = Predictor(files.checkpoint(6) / "model", config, CPU).predict(["w1 [MASK]"], MLMPretrainingPredict())
     assert len(row["masks"]) == 1
 
 
 def test_whole_weights_in_outputs_serve_unless_they_are_of_another_checkpoint_or_changed(
-    cpu_project: Project, monkeypatch: pytest.MonkeyPatch
+    texts: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    write_inputs("mlm_pretraining", cpu_project)
     config = MLMPretrainingConfig(**TINY["mlm_pretraining"], strategy="fsdp")
-    files = train_here(cpu_project, config, monkeypatch=monkeypatch)
+    files = train_here(texts, config, monkeypatch=monkeypatch)
     whole = files.outputs / "model"
     with model_folder_of(config, Checkpoint.read(files.checkpoint(6))) as folder:
         assert folder == whole

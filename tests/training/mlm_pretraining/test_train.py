@@ -2,7 +2,6 @@
 
 import os
 import signal
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -11,6 +10,7 @@ import psutil
 import pytest
 import torch
 import transformers
+from fixture_types import Train
 from waiting import eventually
 
 from nbtools.config import Launch
@@ -19,13 +19,13 @@ from nbtools.launcher.launch import launch
 from nbtools.machine.processes import kinds_of, members, ranks_among
 from nbtools.metrics.history import History
 from nbtools.project import Project
-from nbtools.recipes import RECIPES, MLMPretrainingConfig
+from nbtools.recipes import MLMPretrainingConfig
 from nbtools.run.checkpoints import checkpoints_in
 from nbtools.run.run import Run
 from nbtools.run.state import RunState
 from nbtools.rundir.heartbeat import read_heartbeats
 from nbtools.rundir.json_files import read_json
-from nbtools.rundir.rundir import RunDir, run_folders
+from nbtools.rundir.rundir import run_folders
 from nbtools.script.script import write_script
 from nbtools.training.mlm_pretraining.dataset import open_tokenized, tokenize
 from nbtools.training.mlm_pretraining.masking import Masking
@@ -47,7 +47,7 @@ def tiny(**changes: Any) -> MLMPretrainingConfig:
 
 
 def test_a_run_leaves_rows_checkpoints_a_record_of_its_end_and_what_was_shown(
-    trained: Callable[..., RunDir], texts: Project, capfd: pytest.CaptureFixture[str]
+    trained: Train, texts: Project, capfd: pytest.CaptureFixture[str]
 ) -> None:
     config = tiny(batch_size=4, gradient_accumulation_steps=2, epochs=2, max_steps=None)
     files, derived = trainings.trained_as_shown(trained, config, texts.root)
@@ -61,7 +61,6 @@ def test_a_run_leaves_rows_checkpoints_a_record_of_its_end_and_what_was_shown(
     steps = [listed.step for listed in checkpoints_in(files.checkpoints)]
     assert steps[-1] == derived["total_steps"]
     finished = read_json(files.finished) or {}
-    assert finished["why"] == "completed"
     assert finished["step"] == derived["total_steps"]
     assert finished["metrics"]["eval/loss"] == seen[-1]["eval/loss"]
     assert (read_json(files.heartbeat(0)) or {})["phase"] == "done"
@@ -75,7 +74,7 @@ def test_a_run_leaves_rows_checkpoints_a_record_of_its_end_and_what_was_shown(
     ("kind", "tokens"), [("words", ["w1", "w2", "[SEP]"]), ("byte_bpe", ["w", "1", "Ġw", "2", "[SEP]"])]
 )
 def test_the_checkpoint_is_a_model_that_anybody_can_load_and_measure(
-    trained: Callable[..., RunDir], texts: Project, kind: str, tokens: list[str]
+    trained: Train, texts: Project, kind: str, tokens: list[str]
 ) -> None:
     files = trained(tiny(tokenizer=kind, vocab_size=300))
     last = checkpoints_in(files.checkpoints)[-1]
@@ -136,9 +135,7 @@ def test_the_loss_of_one_step_is_transformers_own(texts: Project) -> None:
     assert torch.allclose(loss_sum / labels_BK.numel(), expected, atol=1e-6)
 
 
-def test_a_changed_batch_is_told_and_goes_on_with_the_data(
-    trained: Callable[..., RunDir], capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_a_changed_batch_is_told_and_goes_on_with_the_data(trained: Train, capfd: pytest.CaptureFixture[str]) -> None:
     path = trained(tiny(batch_size=8)).checkpoint(3)
     files = trained(tiny(batch_size=4, max_steps=5), path)
     assert "note: 4 samples per step from here on, 8 until now" in capfd.readouterr().out
@@ -146,7 +143,7 @@ def test_a_changed_batch_is_told_and_goes_on_with_the_data(
 
 
 def test_a_loss_that_is_not_finite_is_recorded_said_once_and_does_not_end_the_run(
-    trained: Callable[..., RunDir], monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+    trained: Train, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     real, calls = MaskedLM.forward, [0]
 
@@ -163,7 +160,7 @@ def test_a_loss_that_is_not_finite_is_recorded_said_once_and_does_not_end_the_ru
 
 
 @pytest.mark.parametrize("precision", ["fp16", "bf16"])
-def test_two_steps_in_half_precision_leave_a_whole_run(trained: Callable[..., RunDir], precision: str) -> None:
+def test_two_steps_in_half_precision_leave_a_whole_run(trained: Train, precision: str) -> None:
     expected = rows(trained(tiny(max_steps=2)))
     files = trained(tiny(max_steps=2, precision=precision))
     seen = rows(files)
@@ -183,7 +180,7 @@ def test_two_steps_in_half_precision_leave_a_whole_run(trained: Callable[..., Ru
 
 
 def test_activations_computed_again_give_the_same_loss_and_gradients(
-    trained: Callable[..., RunDir], monkeypatch: pytest.MonkeyPatch
+    trained: Train, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Dropout included: the second time it leaves out the same activations."""
     config = tiny(max_steps=3, num_layers=3, dropout=0.2, gradient_accumulation_steps=2, batch_size=4)
@@ -197,7 +194,7 @@ def test_activations_computed_again_give_the_same_loss_and_gradients(
         assert one_row == pytest.approx(other_row, rel=1e-6)
 
 
-def test_training_goes_on_from_pretrained_weights(trained: Callable[..., RunDir]) -> None:
+def test_training_goes_on_from_pretrained_weights(trained: Train) -> None:
     first = trained(tiny(max_steps=30, eval_every=30))
     start = first.checkpoint(30) / "model"
     more = trained(tiny(model_name=str(start), max_steps=1, learning_rate=1e-9, add_special_tokens=False))
@@ -220,10 +217,6 @@ def step(*arguments):
 
 Optimizer.step = step
 """
-
-
-def newest_run(project: Project) -> Run:
-    return Run(run_folders(project.runs)[0])
 
 
 @pytest.mark.promise("guide-L5", "guide-G12")
@@ -256,16 +249,12 @@ def test_ctrl_c_saves_a_checkpoint_and_ends_cleanly(start: ByHand, texts: Projec
     assert [listed.step for listed in checkpoints_in(run.files.checkpoints)][-1] == run.step
 
 
-def wait_for_step(project: Project, step: int, num_runs: int = 1, timeout_s: float = 120) -> Run:
+def wait_for_step(project: Project, step: int, num_runs: int = 1) -> Run:
     """Wait until the newest of so many runs has done so many steps."""
-    deadline = time.monotonic() + timeout_s
-    while time.monotonic() < deadline:
-        if len(run_folders(project.runs)) >= num_runs:  # not those that are just being made
-            run = newest_run(project)
-            if (run.own_history.last_step or 0) >= step:
-                return run
-        time.sleep(0.05)
-    raise AssertionError(f"step {step} was not reached in {timeout_s} s")
+    eventually(lambda: len(run_folders(project.runs)) >= num_runs)  # not those that are just being made
+    run = Run(run_folders(project.runs)[0])
+    eventually(lambda: (run.own_history.last_step or 0) >= step)
+    return run
 
 
 @pytest.mark.promise("fault-7", "fault-27")
@@ -325,15 +314,6 @@ def test_the_end_of_a_loader_worker_or_of_the_run_leaves_no_process(texts: Proje
     assert not members(run.files)
 
 
-def demo(start: ByHand, *args: str) -> History:
-    """The preset cpu_demo on two ranks, with Python's own English."""
-    config, _ = RECIPES["mlm_pretraining"].preset("cpu_demo")
-    assert isinstance(config, MLMPretrainingConfig)
-    assert config.max_steps is not None
-    assert config.max_steps <= 600
-    return start.completed(start(config, *args), timeout_s=1100).own_history
-
-
 def assert_learned(history: History, step: int, gain: float, accuracy: float) -> None:
     """At that step, words behind masks were guessed so much better than from their frequencies."""
     measured = {}
@@ -353,7 +333,7 @@ TWICE_AS_LONG = ("--max-steps", "1200", "--epochs", "40", "--learning-rate", "5e
 @pytest.mark.parametrize("seed", ["0", "1"])
 @pytest.mark.timeout(1200)
 def test_the_cpu_demo_learns_from_context(start: ByHand, texts: Project, seed: str) -> None:
-    history = demo(start, *TWICE_AS_LONG, "--seed", seed)
+    history = start.demo("mlm_pretraining", *TWICE_AS_LONG, "--seed", seed, timeout_s=1100).own_history
     assert_learned(history, 600, gain=0.8, accuracy=0.20)
     assert_learned(history, 1200, gain=1.25, accuracy=0.25)
 
@@ -361,7 +341,7 @@ def test_the_cpu_demo_learns_from_context(start: ByHand, texts: Project, seed: s
 @pytest.mark.seeds
 @pytest.mark.timeout(700)
 def test_without_learning_that_target_is_not_reached(start: ByHand, texts: Project) -> None:
-    history = demo(start, "--learning-rate", "1e-6", "--max-steps", "100")
+    history = start.demo("mlm_pretraining", "--learning-rate", "1e-6", "--max-steps", "100").own_history
     loss, unigram = history.last("eval/loss"), history.last("eval/unigram_loss")
     assert loss is not None and unigram is not None and loss > unigram
     assert (history.last("eval/accuracy") or 0) < 0.2

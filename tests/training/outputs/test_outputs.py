@@ -5,11 +5,11 @@ import hashlib
 import json
 import os
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from fixture_types import Train
 from transformers import AutoModelForMaskedLM, AutoTokenizer
 
 from nbtools.errors import ConfigError
@@ -37,7 +37,7 @@ def tree(folder: Path) -> set[str]:
 
 @pytest.mark.promise("guide-M13")
 def test_a_completed_training_leaves_its_model_its_history_and_its_picture(
-    tiny_training: Callable[..., RunDir], monkeypatch: pytest.MonkeyPatch
+    tiny_training: Train, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv(outputs.UNDRAWN_VARIABLE)
     files = tiny_training()
@@ -63,7 +63,7 @@ def test_a_completed_training_leaves_its_model_its_history_and_its_picture(
     assert set(history["columns"]) == names
 
 
-def test_the_history_of_a_resumed_training_begins_where_its_parent_began(tiny_training: Callable[..., RunDir]) -> None:
+def test_the_history_of_a_resumed_training_begins_where_its_parent_began(tiny_training: Train) -> None:
     first = tiny_training(max_steps=2)
     second = RunDir.create(first.path.parent, "mlm")
     content = {"name": "mlm", "recipe": "mlm_pretraining", "resumed_from": {"run": first.id, "step": 2}}
@@ -81,7 +81,7 @@ def stopped() -> StopRequest:
 
 
 def test_a_stopped_training_hands_over_too_and_draws_nothing(
-    tiny_training: Callable[..., RunDir], monkeypatch: pytest.MonkeyPatch
+    tiny_training: Train, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(*_: object) -> str:
         raise AssertionError("a stop waits for no picture")
@@ -128,7 +128,7 @@ def test_large_files_are_links_to_the_checkpoint_where_that_works(
 
 
 def test_a_picture_that_cannot_be_drawn_is_a_warning_and_no_failure(
-    tiny_training: Callable[..., RunDir], monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+    tiny_training: Train, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.delenv(outputs.UNDRAWN_VARIABLE)
     monkeypatch.setenv("MPLBACKEND", "no-such-backend")
@@ -141,7 +141,7 @@ def test_a_picture_that_cannot_be_drawn_is_a_warning_and_no_failure(
 
 
 def test_outputs_that_cannot_be_written_are_a_warning_and_no_failure(
-    tiny_training: Callable[..., RunDir], project: Project, capfd: pytest.CaptureFixture[str]
+    tiny_training: Train, project: Project, capfd: pytest.CaptureFixture[str]
 ) -> None:
     files = RunDir.create(project.runs, "mlm")
     files.outputs.write_text("in the way")
@@ -153,7 +153,7 @@ def test_outputs_that_cannot_be_written_are_a_warning_and_no_failure(
 @pytest.mark.promise("last-checkpoint")
 @pytest.mark.parametrize("tries", [2, 1])
 def test_a_save_dir_that_cannot_be_written_is_tried_again_and_recorded(
-    tiny_training: Callable[..., RunDir], project: Project, monkeypatch: pytest.MonkeyPatch, tries: int
+    tiny_training: Train, project: Project, monkeypatch: pytest.MonkeyPatch, tries: int
 ) -> None:
     copy, left = outputs._copy, [2]
 
@@ -186,7 +186,7 @@ def test_a_training_without_a_checkpoint_hands_over_no_model(
 
 
 def test_save_dir_gets_the_same_and_a_later_training_replaces_only_its_own(
-    tiny_training: Callable[..., RunDir], project: Project
+    tiny_training: Train, project: Project
 ) -> None:
     folder = project.root / "results" / "mlm"
     folder.mkdir(parents=True)
@@ -215,7 +215,7 @@ def test_a_folder_that_cannot_be_written_is_refused_before_the_first_step(projec
 
 
 def test_a_folder_with_another_s_model_ends_the_run_before_its_first_step(
-    tiny_training: Callable[..., RunDir], project: Project
+    tiny_training: Train, project: Project
 ) -> None:
     (project.root / "out" / "model").mkdir(parents=True)
     (project.root / "out" / "model" / "config.json").write_text("theirs")

@@ -1,22 +1,19 @@
 """A profile of some steps: a trace that Perfetto opens, a table, and nothing at all when nobody asked."""
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
+from fixture_types import Train
 
 from nbtools.project import Project
 from nbtools.rundir.json_files import read_json
-from nbtools.rundir.rundir import RunDir
 from nbtools.training.outputs.profiler import SKIPPED_STEPS, Profile
 
 
 @pytest.mark.promise("guide-A17")
-def test_the_steps_after_the_fifth_are_profiled(
-    tiny_training: Callable[..., RunDir], capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_the_steps_after_the_fifth_are_profiled(tiny_training: Train, capfd: pytest.CaptureFixture[str]) -> None:
     files = tiny_training(profile_steps=2, max_steps=10, eval_every=100, checkpoint_every=100)
     trace = json.loads((files.profile / "trace.json").read_text())
     names = [event.get("name") for event in trace["traceEvents"]]
@@ -33,7 +30,7 @@ def test_the_steps_after_the_fifth_are_profiled(
 
 @pytest.mark.parametrize("num_profiled", [-2, 0, 3])
 def test_a_training_that_ends_early_profiles_the_steps_there_were(
-    tiny_training: Callable[..., RunDir], capfd: pytest.CaptureFixture[str], num_profiled: int
+    tiny_training: Train, capfd: pytest.CaptureFixture[str], num_profiled: int
 ) -> None:
     files = tiny_training(profile_steps=50, max_steps=SKIPPED_STEPS + num_profiled)
     assert (read_json(files.finished) or {})["why"] == "completed"

@@ -2,10 +2,10 @@
 
 import json
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from fixture_types import Train
 
 from nbtools.project import Project
 from nbtools.rundir.json_files import read_json
@@ -27,7 +27,7 @@ def rows(files: RunDir, name: str) -> list[tuple[int, float]]:
 
 
 @pytest.mark.promise("guide-A13", "guide-O8")
-def test_every_metric_row_is_an_event(tiny_training: Callable[..., RunDir]) -> None:
+def test_every_metric_row_is_an_event(tiny_training: Train) -> None:
     files = tiny_training(report_to="tensorboard")
     events = read_back(files.tensorboard)
     names = {name for line in files.metrics.read_text().splitlines() for name in json.loads(line)}
@@ -36,7 +36,7 @@ def test_every_metric_row_is_an_event(tiny_training: Callable[..., RunDir]) -> N
     assert [step for step, _ in events["eval/loss"]] == [2, 4]
 
 
-def test_a_later_attempt_and_a_resumed_run_show_no_step_twice(tiny_training: Callable[..., RunDir]) -> None:
+def test_a_later_attempt_and_a_resumed_run_show_no_step_twice(tiny_training: Train) -> None:
     first = tiny_training(report_to="tensorboard")
     tiny_training(resume_from=first.checkpoint(2), files=first, attempt=2, report_to="tensorboard", max_steps=5)
     assert [step for step, _ in read_back(first.tensorboard)["train/loss"]] == [1, 2, 3, 4, 5]
@@ -45,7 +45,7 @@ def test_a_later_attempt_and_a_resumed_run_show_no_step_twice(tiny_training: Cal
 
 
 def test_a_missing_package_is_a_clear_error_before_the_first_step(
-    tiny_training: Callable[..., RunDir], project: Project, monkeypatch: pytest.MonkeyPatch
+    tiny_training: Train, project: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "tensorboard", None)
     files = RunDir.create(project.runs, "mlm")
@@ -55,7 +55,7 @@ def test_a_missing_package_is_a_clear_error_before_the_first_step(
 
 
 def test_events_that_cannot_be_written_cost_a_warning_and_no_training(
-    tiny_training: Callable[..., RunDir], project: Project, capfd: pytest.CaptureFixture[str]
+    tiny_training: Train, project: Project, capfd: pytest.CaptureFixture[str]
 ) -> None:
     files = RunDir.create(project.runs, "mlm")
     files.tensorboard.write_text("in the way")

@@ -3,12 +3,13 @@
 import json
 import struct
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from fixture_types import Train
+from waiting import eventually
 
 import nbtools as nt
 from nbtools.project import Project
@@ -18,7 +19,6 @@ from nbtools.rundir.rundir import RunDir
 from nbtools.training.outputs.wandb import RECORD
 
 wandb = pytest.importorskip("wandb", reason="the extra `dev` is not installed")
-Train = Callable[..., RunDir]
 
 
 @pytest.fixture(autouse=True)
@@ -125,8 +125,7 @@ def test_rank_0_alone_reports_and_after_a_stop_no_process_of_the_service_is_left
 ) -> None:
     config = tiny_config(report_to="wandb", max_steps=None, epochs=100_000, checkpoint_every=100_000)
     run = nt.launch(nt.write_script(config, "tiny", nt.Launch(nproc_per_node=2, gpus=()), project=texts))
-    while run.step < 3 and run.state in (RunState.QUEUED, RunState.RUNNING):
-        time.sleep(0.05)
+    eventually(lambda: run.step >= 3 or run.state.is_final)
     run.stop(timeout_s=200)
     assert run.state is RunState.STOPPED, run.log()
     assert len(list(run.dir.glob("wandb/offline-run-*"))) == 1

@@ -9,7 +9,7 @@ from nbtools.project import Project
 from nbtools.recipes import MLMPretrainingConfig
 from nbtools.run.ranks.phases import PHASES, PhaseRows, shares_of, why_slow
 
-from trainings import TINY, ByHand, write_inputs
+from trainings import TINY, ByHand
 
 SLOW_DATA = """
 import os
@@ -27,10 +27,7 @@ MaskedTraining.__getitem__ = read_slowly
 """
 
 
-def test_a_rank_that_waits_for_data_is_named_and_its_phases_add_up_to_the_time(
-    start: ByHand, cpu_project: Project
-) -> None:
-    write_inputs("mlm_pretraining", cpu_project)
+def test_a_rank_that_waits_for_data_is_named_and_its_phases_add_up_to_the_time(start: ByHand, texts: Project) -> None:
     every = {"epochs": 50, "max_steps": 32, "log_every": 8, "eval_every": 16, "checkpoint_every": 32}
     files = start.forked(MLMPretrainingConfig(**{**TINY["mlm_pretraining"], **every}), more=SLOW_DATA).files
     seconds = PhaseRows(files).seconds()

@@ -10,15 +10,15 @@ from typing import Any, cast
 
 import pytest
 import torch
+from fixture_types import Train
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
-from transformers import BertConfig, BertForMaskedLM, BertTokenizerFast
+from transformers import BertConfig, BertForMaskedLM
 
 from nbtools.project import Project
 from nbtools.recipes import RECIPES
 from nbtools.run.checkpoints import Progress
 from nbtools.rundir.json_files import read_json
-from nbtools.rundir.rundir import RunDir
 from nbtools.training.engine.optimizer import Optimizer
 from nbtools.training.engine.worker import Worker
 from nbtools.training.process.heartbeat_writer import HeartbeatWriter
@@ -26,9 +26,7 @@ from nbtools.training.process.phase_writer import PhaseWriter
 from nbtools.training.process.ranks import Ranks
 from nbtools.training.process.step_clock import StepClock, training_flops
 
-from trainings import CLOCKED, TINY, rows, train_here, write_inputs
-
-LLADA = Path(__file__).parents[1] / "masked_diffusion" / "llada_tiny"
+from trainings import CLOCKED, TINY, rows, train_here, write_base, write_inputs
 
 
 @pytest.fixture
@@ -205,7 +203,7 @@ def test_arrivals_on_a_gpu_are_those_of_its_stream_and_no_step_waits_for_it(
     assert seconds_in(path) == [{"other": 0.12, "forward": 0.07, "backward": 0.2}]
 
 
-def test_rows_of_training_alone_say_how_long_they_waited(tiny_training: Callable[..., RunDir]) -> None:
+def test_rows_of_training_alone_say_how_long_they_waited(tiny_training: Train) -> None:
     files = tiny_training(max_steps=4, log_every=2, eval_every=3)
     parsed = {row["step"]: row for row in rows(files, without=())}
     assert [step for step, row in parsed.items() if "train/data_wait" in row] == [2, 4]
@@ -219,24 +217,13 @@ def test_rows_of_training_alone_say_how_long_they_waited(tiny_training: Callable
 # --- FLOPs ----------------------------------------------------------------------------------------
 
 
-def bert(project: Project) -> str:
-    """A BERT of another program, whose head is its table of tokens and a layer before it."""
-    folder, special = project.root / "bert", ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
-    folder.mkdir()
-    (folder / "vocab.txt").write_text("\n".join([*special, *(f"w{number}" for number in range(40))]))
-    BertTokenizerFast.from_pretrained(folder).save_pretrained(folder)
-    size = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 48}
-    BertForMaskedLM(BertConfig(vocab_size=45, **size)).save_pretrained(folder)
-    return "bert"
-
-
 @pytest.mark.parametrize(
     ("recipe", "changes"),
     [
         ("mlm_pretraining", {}),
-        ("mlm_pretraining", {"model_name": bert}),
+        ("mlm_pretraining", {"model_name": "base"}),
         ("masked_diffusion", {"random_length_share": 0.0}),
-        ("masked_diffusion", {"random_length_share": 0.0, "model_name": str(LLADA)}),
+        ("masked_diffusion", {"random_length_share": 0.0, "model_name": "base"}),
         ("algorithm_distillation", {}),
         ("algorithm_distillation", {"sequence_length": 11, "compress_interval": 4}),
     ],
@@ -246,6 +233,8 @@ def test_the_flops_of_a_recipe_are_those_that_torch_counts_in_its_steps(
 ) -> None:
     write_inputs(recipe, cpu_project)
     monkeypatch.chdir(cpu_project.root)
+    if "model_name" in changes:  # a BERT, whose head is its table of tokens and a layer before it, or a LLaDA
+        write_base(recipe, cpu_project)
     counted: list[int] = []
 
     def counting(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -266,8 +255,7 @@ def test_the_flops_of_a_recipe_are_those_that_torch_counts_in_its_steps(
 
     monkeypatch.setattr(Worker, "wrap", wrap)
     monkeypatch.setattr(Optimizer, "backward", counting(Optimizer.backward))
-    values = {name: value(cpu_project) if callable(value) else value for name, value in changes.items()}
-    config = RECIPES[recipe].config_class(**{**TINY[recipe], "batch_size": 64, "epochs": 50, **values})
+    config = RECIPES[recipe].config_class(**{**TINY[recipe], "batch_size": 64, "epochs": 50, **changes})
     files = train_here(cpu_project, config, monkeypatch=monkeypatch)
     derived = (read_json(files.config) or {})["derived"]
     assert derived["flops_per_sample"] * 64 * 6 == pytest.approx(sum(counted), rel=0.04)

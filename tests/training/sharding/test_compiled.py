@@ -95,9 +95,8 @@ def test_losses_of_compiled_shards_are_those_of_eager_ddp(
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_a_compiler_for_the_processor_takes_the_same_steps_and_resumes_to_the_bit(
-    start: ByHand, cpu_project: Project
+    start: ByHand, texts: Project
 ) -> None:
-    write_inputs("mlm_pretraining", cpu_project)
     config = config_of("mlm_pretraining", 20, num_layers=1)
     whole = start.forked(config).files
     sharded = config.replace(strategy="fsdp", compile=True)

@@ -4,7 +4,7 @@ import errno
 import functools
 import json
 import pickle
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 import transformers
+from fixture_types import Train
 from torch import nn
 from torch.distributed.checkpoint import HuggingFaceStorageReader
 from torch.distributed.fsdp._fully_shard import _fsdp_param_group
@@ -30,7 +31,7 @@ from nbtools.training.text.adapter import save_model
 from nbtools.training.text.pretrained_models import load_model
 from nbtools.training.text.tokenizers import word_tokenizer
 
-from trainings import FLOAT64, TINY, ByHand, Planted, assert_same_checkpoints, rows, save_pair, write_inputs
+from trainings import FLOAT64, TINY, ByHand, Planted, assert_same_checkpoints, rows, save_pair
 
 CHUNKS = """
 from nbtools.training.text import chunked_logits
@@ -47,8 +48,7 @@ def config(**changes: Any) -> MLMPretrainingConfig:
 
 
 @pytest.fixture(autouse=True)
-def _inputs(cpu_project: Project) -> Iterator[None]:
-    write_inputs("mlm_pretraining", cpu_project)
+def _inputs(texts: Project) -> Iterator[None]:
     yield
     if dist.is_initialized():  # after a training that failed in this process
         dist.destroy_process_group()
@@ -84,7 +84,7 @@ def test_losses_are_those_of_ddp(start: ByHand, nodes: int, more: str, tolerance
 
 @pytest.mark.parametrize(("usable", "each_step"), [(0.8, 1), (0.0, 3)])
 def test_gradients_are_reduced_once_per_step_where_whole_ones_fit(
-    trained: Callable[..., RunDir], monkeypatch: pytest.MonkeyPatch, usable: float, each_step: int
+    trained: Train, monkeypatch: pytest.MonkeyPatch, usable: float, each_step: int
 ) -> None:
     calls: list[int] = []
     real = _fsdp_param_group.foreach_reduce
@@ -96,7 +96,7 @@ def test_gradients_are_reduced_once_per_step_where_whole_ones_fit(
 
 
 @pytest.mark.parametrize("precision", ["bf16", "fp16"])
-def test_low_precision_trains_sharded_fp32_weights(trained: Callable[..., RunDir], precision: str) -> None:
+def test_low_precision_trains_sharded_fp32_weights(trained: Train, precision: str) -> None:
     sharded, whole = (
         trained(config(precision=precision, strategy=strategy, learning_rate=1e-3)) for strategy in ("fsdp", "ddp")
     )
@@ -105,9 +105,7 @@ def test_low_precision_trains_sharded_fp32_weights(trained: Callable[..., RunDir
     assert {stored[...].dtype for stored in weights.values()} == {torch.float32}
 
 
-def test_config_of_shards_names_their_type_in_a_forward_pass_too(
-    trained: Callable[..., RunDir], tmp_path: Path
-) -> None:
+def test_config_of_shards_names_their_type_in_a_forward_pass_too(trained: Train, tmp_path: Path) -> None:
     """The thread that saves writes config.json while the next forward pass has the weights gathered in bf16."""
     files = trained(config(precision="bf16"))
     gathered = transformers.ModernBertForMaskedLM.from_pretrained(files.outputs / "model").bfloat16()
@@ -157,7 +155,7 @@ def test_the_reader_of_torch_takes_the_shards(tmp_path: Path) -> None:
 
 
 @pytest.mark.promise("fault-18")
-def test_a_pickle_in_the_place_of_metadata_is_never_opened(trained: Callable[..., RunDir], tmp_path: Path) -> None:
+def test_a_pickle_in_the_place_of_metadata_is_never_opened(trained: Train, tmp_path: Path) -> None:
     saved = trained(config()).checkpoint(3)
     for folder in (saved, saved / "model", saved / "optimizer"):
         (folder / ".metadata").write_bytes(pickle.dumps(Planted(tmp_path / "ran")))
@@ -167,9 +165,7 @@ def test_a_pickle_in_the_place_of_metadata_is_never_opened(trained: Callable[...
 
 @pytest.mark.promise("fault-16", "fault-17")
 @pytest.mark.parametrize("damage", ["missing", "cut", "of another run"])
-def test_a_broken_shard_is_refused_and_the_older_checkpoint_verifies(
-    trained: Callable[..., RunDir], damage: str
-) -> None:
+def test_a_broken_shard_is_refused_and_the_older_checkpoint_verifies(trained: Train, damage: str) -> None:
     files = trained(config())
     (shard_path,) = (files.checkpoint(6) / "optimizer").iterdir()
     if damage == "missing":
@@ -187,7 +183,7 @@ def test_a_broken_shard_is_refused_and_the_older_checkpoint_verifies(
 
 @pytest.mark.promise("fault-9")
 def test_a_failed_write_keeps_the_older_checkpoint_and_the_training(
-    trained: Callable[..., RunDir], monkeypatch: pytest.MonkeyPatch
+    trained: Train, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     real, said = write_rows, []
 
@@ -215,7 +211,7 @@ def save_model_of(folder: Path, kind: str = "bert", **more: Any) -> None:
 
 
 def test_head_that_reads_the_table_of_tokens_trains_as_under_ddp(
-    trained: Callable[..., RunDir], project: Project, monkeypatch: pytest.MonkeyPatch
+    trained: Train, project: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     save_model_of(project.root / "deberta", "deberta-v2", legacy=False, tie_word_embeddings=False)
     monkeypatch.chdir(project.root)
@@ -251,7 +247,7 @@ def test_a_head_that_the_files_lack_is_new_and_the_rest_is_read_by_rows(
 @pytest.mark.promise("safety-adapter")
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 def test_an_adapter_continues_from_ddp_to_fsdp_and_back(
-    trained: Callable[..., RunDir], project: Project, monkeypatch: pytest.MonkeyPatch, precision: str
+    trained: Train, project: Project, monkeypatch: pytest.MonkeyPatch, precision: str
 ) -> None:
     save_model_of(project.root / "bert")
     monkeypatch.chdir(project.root)

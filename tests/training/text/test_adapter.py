@@ -16,6 +16,7 @@ import peft
 import pytest
 import torch
 import transformers
+from fixture_types import Train
 from safetensors.torch import load_file, save_file
 
 from nbtools.cli.commands import main as nbtools
@@ -28,7 +29,6 @@ from nbtools.recipes.predict_settings import TextClassificationPredict
 from nbtools.run.checkpoints import Checkpoint
 from nbtools.run.run import Run
 from nbtools.rundir.json_files import read_json, write_json
-from nbtools.rundir.rundir import RunDir
 from nbtools.training.engine import worker
 from nbtools.training.masked_diffusion.llada import LLaDAConfig, LLaDAModelLM, load_llada
 from nbtools.training.merge_checkpoint import merge_parts
@@ -40,8 +40,6 @@ from trainings import ADAPTED, TINY, rows, write_base, write_inputs
 
 # peft asks a model for a property under its former name.
 pytestmark = pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing` is deprecated:FutureWarning")
-
-Train = Callable[..., RunDir]
 
 
 def config_of(key: str, **changes: Any) -> TrainConfig:
@@ -266,10 +264,7 @@ def test_an_adapter_is_resumed_on_its_own_base_alone(trained: Train, cpu_project
 
 
 @pytest.mark.promise("safety-adapter")
-def test_a_plain_run_exports_a_verified_copy(
-    trained: Train, cpu_project: Project, capfd: pytest.CaptureFixture[str]
-) -> None:
-    write_inputs("mlm_pretraining", cpu_project)
+def test_a_plain_run_exports_a_verified_copy(trained: Train, texts: Project, capfd: pytest.CaptureFixture[str]) -> None:
     files = trained(RECIPES["mlm_pretraining"].config_class(**TINY["mlm_pretraining"]))
     damaged = files.checkpoint(6) / "model" / "model.safetensors"
     content = bytearray(damaged.read_bytes())

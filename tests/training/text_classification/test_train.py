@@ -1,12 +1,13 @@
 """Text classification: the same gradients however the batch is divided, bit-exact resume, real learning."""
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
 import pytest
+from fixture_types import Train
 
 from nbtools import recipes
 from nbtools.data.text_classification import occupations
@@ -19,7 +20,6 @@ from nbtools.run.checkpoints import checkpoints_in
 from nbtools.run.run import Run
 from nbtools.rundir import media
 from nbtools.rundir.json_files import read_json
-from nbtools.rundir.rundir import RunDir
 from nbtools.training.text_classification.predict import Predictor
 from nbtools.training.text_classification.train import parts_of_langs
 
@@ -46,7 +46,7 @@ def tables(cpu_project: Project) -> Project:
 
 @pytest.mark.promise("safety-unseen-code")
 def test_an_unseen_code_of_the_evaluation_is_an_error_of_the_model(
-    trained: Callable[..., RunDir], tables: Project, capfd: pytest.CaptureFixture[str]
+    trained: Train, tables: Project, capfd: pytest.CaptureFixture[str]
 ) -> None:
     few = [(row.text, row.lang, row.codes) for row in OCCUPATIONS[:20]]
     write_csv(tables.root / "val.csv", few)
@@ -65,7 +65,7 @@ def test_an_unseen_code_of_the_evaluation_is_an_error_of_the_model(
 
 
 def test_a_run_leaves_scores_mistakes_and_what_the_form_had_shown(
-    trained: Callable[..., RunDir], tables: Project, capfd: pytest.CaptureFixture[str]
+    trained: Train, tables: Project, capfd: pytest.CaptureFixture[str]
 ) -> None:
     config = tiny(max_steps=None, epochs=1)
     expected = recipes.RECIPES["text_classification"]
@@ -97,7 +97,7 @@ def test_a_run_leaves_scores_mistakes_and_what_the_form_had_shown(
     assert "data.csv" in capfd.readouterr().out
 
 
-def test_the_test_has_a_table_of_scores_of_its_own(trained: Callable[..., RunDir]) -> None:
+def test_the_test_has_a_table_of_scores_of_its_own(trained: Train) -> None:
     files = trained(tiny(max_steps=2, test_fraction=0.5))
     (shown,) = media.read(files.media, "test_scores")
     tested, evaluated = rows(files)[-1], media.read(files.media, "scores")[-1]
@@ -127,9 +127,7 @@ def accuracy_of(texts: list[str], found: list[Prediction], truths: list[set[str]
     return sum(len(codes & truth) / max(len(codes), len(truth)) for codes, truth in pairs) / len(texts)
 
 
-def test_the_scores_are_those_that_anybody_measures_with_the_checkpoint(
-    trained: Callable[..., RunDir], tables: Project
-) -> None:
+def test_the_scores_are_those_that_anybody_measures_with_the_checkpoint(trained: Train, tables: Project) -> None:
     few = [(row.text, row.lang, row.codes) for row in OCCUPATIONS[:30]]
     write_csv(tables.root / "val.csv", few + few[:9])
     config = tiny(max_steps=40, epochs=40, eval_every=40, checkpoint_every=40, val_data="val.csv")
@@ -166,7 +164,7 @@ def test_the_scores_are_those_that_anybody_measures_with_the_checkpoint(
 
 @pytest.mark.promise("safety-split")
 def test_texts_of_val_data_that_are_trained_on_are_counted_and_scored_apart(
-    trained: Callable[..., RunDir], tables: Project, capfd: pytest.CaptureFixture[str]
+    trained: Train, tables: Project, capfd: pytest.CaptureFixture[str]
 ) -> None:
     known = [(row.text, row.lang, row.codes) for row in OCCUPATIONS]
     write_csv(tables.root / "train.csv", known[:140])
@@ -187,7 +185,7 @@ def test_texts_of_val_data_that_are_trained_on_are_counted_and_scored_apart(
         assert mean == pytest.approx(row[f"eval/{name}"])
 
 
-def test_a_file_of_its_own_for_evaluation_and_generic_codes(trained: Callable[..., RunDir], tables: Project) -> None:
+def test_a_file_of_its_own_for_evaluation_and_generic_codes(trained: Train, tables: Project) -> None:
     colours = [("rot", "r"), ("grün", "g"), ("blau", "b"), ("rot und blau", "r&b"), ("grün und rot", "g")]
     for name, start in (("a.csv", 0), ("b.csv", 30), ("v.csv", 60)):
         lines = [
@@ -207,7 +205,7 @@ def test_a_file_of_its_own_for_evaluation_and_generic_codes(trained: Callable[..
 
 @pytest.mark.parametrize("weight", [0.0, 1.0])
 @pytest.mark.slow
-def test_one_head_alone_trains_too(trained: Callable[..., RunDir], weight: float) -> None:
+def test_one_head_alone_trains_too(trained: Train, weight: float) -> None:
     seen = rows(trained(tiny(seq2seq_weight=weight, max_steps=20)))
     first, *_, last = (row["train/loss"] for row in seen)
     assert last < first
@@ -251,16 +249,14 @@ def test_the_presets_divide_the_original_s_batch_among_the_gpus() -> None:
     ("changes", "is_same"), [({"clean": "none"}, False), ({"clean": "light"}, True), ({"dataset": None}, True)]
 )
 @pytest.mark.slow
-def test_a_predictor_reads_texts_as_the_training_did(
-    trained: Callable[..., RunDir], changes: dict[str, Any], is_same: bool
-) -> None:
+def test_a_predictor_reads_texts_as_the_training_did(trained: Train, changes: dict[str, Any], is_same: bool) -> None:
     files = trained(tiny(max_steps=3, **changes))
     plain, spelled = predictions(files.path, ["smed og husmand", "SMED  og Husmand"])
     assert (plain == spelled) is is_same
 
 
 def test_a_predictor_opens_runs_checkpoints_and_models_and_refuses_the_rest(
-    trained: Callable[..., RunDir], tables: Project, tmp_path: Path
+    trained: Train, tables: Project, tmp_path: Path
 ) -> None:
     files = trained(tiny())
     expected = predictions(files.path, ["smed"])
