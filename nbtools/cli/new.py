@@ -27,8 +27,10 @@ def write_recipe_script(arguments: argparse.Namespace, cluster: Cluster | None) 
     recipe = recipe_named(arguments.recipe)
     unfit = {"cwd": "--cwd", "resume_with": "--resume-with"}
     unfit |= {"stop_signal": "--stop-signal", "torchrun": "--no-torchrun"}
-    if given := [flag for name, flag in unfit.items() if getattr(arguments, name) is not None]:
-        return complain(f"{given[0]}: is for a program, not for a recipe; leave it out")
+    for name, flag in unfit.items():
+        if (given := getattr(arguments, name)) is not None:
+            what = "" if given is False else f", not {given!r}"
+            return complain(f"{flag}: is for a program, not for a recipe; leave it out{what}")
     if arguments.preset is None:
         config, launch = recipe.config_class(), Launch()
     else:

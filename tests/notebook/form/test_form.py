@@ -2,6 +2,7 @@
 
 import csv
 import html
+import os
 import re
 import threading
 import time
@@ -25,9 +26,11 @@ from nbtools.notebook.form import field_list, summary
 from nbtools.notebook.rows.field_rows import FieldRow, GPUField
 from nbtools.project import Project
 from nbtools.recipes import RECIPES, MLMPretrainingConfig
+from nbtools.run.records import remembered
 from nbtools.rundir.json_files import write_json
 from nbtools.rundir.rundir import RunDir
 from nbtools.script.field import Field, fields_of
+from nbtools.user_config import config_folder, update_user_config
 
 from slurm_cluster import SlurmCluster
 
@@ -554,6 +557,13 @@ def test_form_offers_a_guess_of_the_resume_and_of_the_checkpoints_of_an_earlier_
     assert "guessed by the name of an argument" in labelled(form, "resume").children[1].value
     labelled(form, "resume").children[0].value = ""
     assert form.program.resume == (), "what the user clears stays empty"
+    root, script = str(project.root), str(project.root / "train.py")
+    update_user_config("checkpoints", lambda known: known.update({root: {script: {"resume": ["-r", "{checkpoint}"]}}}))
+    os.utime(config_folder() / "checkpoints.json", (begun, begun))
+    other = nt.ConfigForm(config=nt.Program(script="train.py"))
+    eventually(lambda: other.program.resume == ("-r", "{checkpoint}"))
+    assert other.program.checkpoints == "out/epoch_*.pt"
+    assert "checkpoints" not in remembered(root, script), "a guess is not what the user has said"
 
 
 def test_program_that_is_missing_or_not_python_holds_the_launch_back(project: Project) -> None:
