@@ -148,13 +148,13 @@ def hub_rows(dataset: HubDataset, *, streaming: bool = True) -> Iterator[Mapping
         DataError: the library is missing, the hub is unreachable, or the dataset, split or revision does not exist.
     """
     check_package(dataset)
-    import datasets  # takes a hundred megabytes: loaded only when needed
-
-    datasets.disable_progress_bars()
     first = dataset.first_rows if streaming else None
     options: dict[str, Any] = {"split": first[0] if first else dataset.split, "revision": dataset.revision}
     options["streaming"] = streaming and (first is not None or "[" not in dataset.split)
     try:
+        import datasets  # takes a hundred megabytes: loaded only when needed
+
+        datasets.disable_progress_bars()
         rows = datasets.load_dataset(dataset.path, dataset.config, **options)
         yield from rows.take(first[1]) if first else rows
     except Exception as error:  # of any library that takes part in a download

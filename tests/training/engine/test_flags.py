@@ -57,7 +57,7 @@ def test_a_command_line_is_answered_without_loading_torch(recipe: str, words: li
 @pytest.mark.parametrize("dash", ["-", "_"])
 def test_an_alias_sets_its_field(alias: str, dash: str) -> None:
     field = older("fields")[alias]
-    values = {"precision": "bf16", "max_chars": "900", "tokenizer": "words", "lr_schedule": "cosine"}
+    values = {"precision": "bf16", "max_chars": "900", "tokenizer": "byte_bpe", "lr_schedule": "cosine"}
     values |= dict.fromkeys(("compile", "skip_unlabelled"), "True")
     shares = "learning_rate", "gradient_clip", "dropout", "mask_probability", "augmentation", "unknown_lang"
     text = (values | dict.fromkeys((*shares, "validation_share"), "0.5")).get(field, "8")
