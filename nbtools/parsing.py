@@ -3,6 +3,7 @@
 import ast
 import threading
 import warnings
+from pathlib import Path
 from typing import Any, Final
 
 _PARSING: Final = threading.Lock()
@@ -10,11 +11,11 @@ _PARSING: Final = threading.Lock()
 SystemError if two are made at once, as by launches in threads."""
 
 
-def syntax_tree(source: str | bytes) -> ast.Module:
+def syntax_tree(source: str | bytes, path: str | Path = "<unknown>") -> ast.Module:
     """Return the syntax tree of a source, without Python's warnings of it; the errors are those of `ast.parse`."""
     with _PARSING, warnings.catch_warnings():
         warnings.simplefilter("ignore")  # such as an invalid "\d" in a string
-        return ast.parse(source)
+        return ast.parse(source, str(path))
 
 
 def literal_value(text: str, otherwise: Any = None) -> Any:

@@ -62,7 +62,7 @@ def python_file(script: str | Path) -> Path:
 
 def inspect_program(path: Path) -> Inspection:
     """Read a file that `python_file` accepts."""
-    tree = syntax_tree(path.read_bytes())
+    tree = syntax_tree(path.read_bytes(), path)
     nodes = list(ast.walk(tree))
     reads_rank = any(isinstance(node, ast.Constant) and node.value in _RANK_VARIABLES for node in nodes)
     spawns = None if reads_rank else next((getattr(node, "lineno", 1) for node in nodes if _starts_ranks(node)), None)

@@ -29,7 +29,7 @@ def parse_source(path: Path, data: bytes) -> ast.Module:
     """Return the syntax tree of a source file; ScriptError if it is not Python, not in the encoding that it names, or
     nested too deeply."""
     try:
-        return syntax_tree(decode_source(data))
+        return syntax_tree(decode_source(data), path)
     except SyntaxError as error:
         raise ScriptError(f"{path}:{error.lineno or 1}: not Python: {error.msg}") from None
     except UnicodeDecodeError as error:
