@@ -68,14 +68,9 @@ def test_a_run_in_a_dark_page_shows_stacks_stops_and_is_launched_again(notebook:
     # stopped in the board, which explains why this program cannot be resumed
     table = notebook.output(notebook.append("nt.runs(name='pressed')"))
     see(table, "1 to 2 of 2 runs")
-    stop = table.get_by_role("button", name="Stop").locator("visible=true").first
-
-    def is_ticked() -> bool:  # the list takes no tick before its page has loaded
-        table.locator("input[type=checkbox]:visible").first.check()
-        return bool(stop.is_enabled())
-
-    eventually(is_ticked, "the first run is ticked")
-    stop.click()
+    table.locator(".widget-html .nbt-board").wait_for(state="detached")  # a list without its script takes no tick
+    table.locator("input[type=checkbox]:visible").first.check()
+    table.get_by_role("button", name="Stop").locator("visible=true").first.click()
     see(table, "pressed: stopped at step")
     table.get_by_role("button", name="Resume").locator("visible=true").first.click()
     see(table, "no checkpoint to resume from")
