@@ -24,7 +24,7 @@ ANOTHER_UID = 65_534
 
 def _succeeds(*command: str, user: int | None = None) -> bool:
     try:
-        return subprocess.run(command, user=user, capture_output=True, timeout=30, check=False).returncode == 0
+        return subprocess.run(command, user=user, capture_output=True, timeout=300, check=False).returncode == 0
     except (OSError, subprocess.SubprocessError):
         return False
 

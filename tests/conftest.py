@@ -134,7 +134,7 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
         terminalreporter.write(write_durations(Path(path), reports))
 
 
-_HANGS_AFTER_S = 1_200
+_HANGS_AFTER_S = 1_500
 """More than the longest timeout of a test."""
 
 

@@ -54,7 +54,7 @@ def ranks_of(run: Run) -> list[psutil.Process]:
 def python(*words: str | Path, cwd: Path | None = None, code: int = 0, **variables: str) -> str:
     """Run Python with further environment variables to its end, and return what it printed."""
     command, environment = [sys.executable, *map(str, words)], {**os.environ, **variables}
-    done = subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True, timeout=270, check=False)
+    done = subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == code, done.stdout + done.stderr
     return done.stdout if code == 0 else done.stderr
 

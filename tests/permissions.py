@@ -25,7 +25,7 @@ def nbtools(*words: str | Path, env: dict[str, str], code: int | None) -> subpro
         preexec_fn=obey_permissions,
         capture_output=True,
         text=True,
-        timeout=240,
+        timeout=300,
         check=False,
     )
     assert "Traceback" not in done.stderr, done.stderr

@@ -89,7 +89,7 @@ class SlurmCluster:
         """Run one of Slurm's commands and return what it prints, with times as Unix times."""
         environment = {**os.environ, "SLURM_CONF": str(self.conf), "SLURM_TIME_FORMAT": "%s"}
         done = subprocess.run(
-            command, env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60, check=False
+            command, env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=300, check=False
         )
         assert code is None or done.returncode == code, (command, done, self.logs())
         return (done.stdout + done.stderr).strip()
@@ -123,7 +123,7 @@ class SlurmCluster:
         with contextlib.suppress(psutil.NoSuchProcess):
             process = psutil.Process(self._pids[daemon])
             process.send_signal(number)
-            process.wait(timeout=30)
+            process.wait(timeout=300)
 
     def start(self, daemon: str) -> None:
         """Start a daemon again, with what it stored on disk."""
@@ -298,11 +298,11 @@ def _is_ready(conf: Path) -> bool:
     """Whether the controller answers, every node can take a job, and none has one."""
     environment = {**os.environ, "SLURM_CONF": str(conf)}
     command = ["sinfo", "-h", "-N", "-p", "low", "-o", "%T"]
-    answer = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
+    answer = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=False)
     if answer.returncode != 0 or answer.stdout.split() != ["idle"] * len(NODES):
         return False
     command = ["squeue", "-h", "-o", "%i"]
-    answer = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
+    answer = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=False)
     return answer.returncode == 0 and not answer.stdout
 
 

@@ -110,8 +110,8 @@ def lost_loader_worker(traceback: str) -> bool:
     if "in _try_get_data\n" in traceback and "multiprocessing/connection.py" in traceback:
         return True
     # The same, its traceback cut: torch's handler of SIGCHLD raises while Python prints it.
-    is_eof = re.search(r"^EOFError(?:\(\))?$", traceback, re.MULTILINE) is not None
-    return is_eof and "torch/utils/data/dataloader.py" in traceback and "_utils/fetch.py" not in traceback
+    is_cut = re.search(r"^(?:EOFError|Connection(?:Reset|Refused)Error)\b", traceback, re.MULTILINE) is not None
+    return is_cut and "torch/utils/data/dataloader.py" in traceback and "_utils/fetch.py" not in traceback
 
 
 def raised_before(printed: str) -> tuple[str, str] | None:

@@ -25,7 +25,7 @@ from nbtools.rundir.rundir import RunDir
 ROOT = Path(__file__).resolve().parents[2]
 # Read at import: the tests themselves run without any NBTOOLS_ variable.
 SCREENSHOTS = os.environ.get("NBTOOLS_SCREENSHOTS")
-DEADLINE_S = 60
+DEADLINE_S = 180
 # Opening a notebook connects a kernel some time after its cells appear; what is run before is lost without a word.
 READY = """async () => {
   const widget = window.jupyterapp?.shell.currentWidget;
@@ -62,7 +62,7 @@ class Lab:
         """Call the server's REST API."""
         request = urllib.request.Request(f"{self.url}{path}", method=method)
         request.add_header("Authorization", f"token {self.token}")
-        with urllib.request.urlopen(request, timeout=30) as answer:
+        with urllib.request.urlopen(request, timeout=300) as answer:
             text = answer.read()
         return json.loads(text) if text else None
 
@@ -266,7 +266,7 @@ def running_lab(home: Path, project: Path) -> Iterator[Lab]:
     finally:
         server.terminate()
         try:
-            server.wait(timeout=30)
+            server.wait(timeout=300)
         except subprocess.TimeoutExpired:
             server.kill()
             server.wait()

@@ -16,7 +16,7 @@ from nbtools.recipes import RECIPES
 from nbtools.rundir.json_files import read_json, write_json
 from nbtools.rundir.rundir import RunDir
 
-pytestmark = [pytest.mark.browser, pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.browser, pytest.mark.slow]
 
 
 def make(runs: Path, number: int, name: str, why: str = "completed", **changed: Any) -> RunDir:

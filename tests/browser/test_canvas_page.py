@@ -10,7 +10,7 @@ import pytest
 
 from nbtools.rundir.rundir import RunDir
 
-pytestmark = [pytest.mark.browser, pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.browser, pytest.mark.slow]
 
 NUM_STEPS = 5_000
 DATA = "() => document.querySelector('.nbt-canvas')?.parentElement.dataset ?? {}"

@@ -12,7 +12,7 @@ from nbtools.run.run import Run
 from nbtools.run.state import RunState
 from nbtools.rundir.heartbeat import read_heartbeats
 
-pytestmark = [pytest.mark.browser, pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.browser, pytest.mark.slow]
 PROGRAMS = Path(__file__).parents[1] / "programs"
 
 

@@ -15,7 +15,7 @@ from nbtools.project import Project
 from nbtools.run.run import Run
 from nbtools.run.state import RunState
 
-pytestmark = [pytest.mark.browser, pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.browser, pytest.mark.slow]
 
 ROOT = Path(__file__).resolve().parents[2]
 CELLS = {

@@ -18,7 +18,7 @@ from nbtools.rundir.requests.events import Event, append_events
 from nbtools.rundir.rundir import RunDir
 
 KILLED = {"rank": 1, "host": "node", "exitcode": -9, "signal": "SIGKILL", "message": "killed by SIGKILL"}
-pytestmark = [pytest.mark.browser, pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.browser, pytest.mark.slow]
 
 
 @pytest.mark.promise("safety-page")

@@ -10,7 +10,7 @@ from pages import choose_checkpoint, see, show
 from nbtools.rundir import media
 from nbtools.rundir.json_files import write_json
 
-pytestmark = [pytest.mark.browser, pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.browser, pytest.mark.slow]
 
 
 def config_of(run: Any, **values: Any) -> None:

@@ -12,7 +12,7 @@ from nbtools.rundir.rundir import RunDir
 
 from trainings import TINY, train_here, write_inputs
 
-pytestmark = [pytest.mark.browser, pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.browser, pytest.mark.slow]
 
 
 def trained(key: str, lab: Any, monkeypatch: MonkeyPatch) -> RunDir:

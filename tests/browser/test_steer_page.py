@@ -16,7 +16,7 @@ from nbtools.script.script import write_script
 
 from trainings import TINY, write_inputs
 
-pytestmark = [pytest.mark.browser, pytest.mark.slow, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.browser, pytest.mark.slow]
 
 
 def test_a_running_training_is_steered_and_each_change_is_a_flag(notebook: Any, eventually: Any) -> None:
@@ -33,7 +33,7 @@ def test_a_running_training_is_steered_and_each_change_is_a_flag(notebook: Any, 
     run = Run(project.runs / next(folder.name for folder in project.runs.glob("*_steered")))
     notebook.run_cell(1)
     panel = notebook.output(1)
-    eventually(lambda: run.step > 300, "both ranks train")
+    eventually(lambda: run.step > 60, "both ranks train")
 
     def press(name: str) -> None:
         panel.get_by_role("button", name=name).locator("visible=true").first.click()
@@ -59,11 +59,11 @@ def test_a_running_training_is_steered_and_each_change_is_a_flag(notebook: Any, 
 
     notebook.start_cell(2)  # the kernel is busy from here on: another process continues the training
     command = [sys.executable, "-m", "nbtools", "steer", str(run.dir), "continue", "max_steps=150000"]
-    said = subprocess.run(command, capture_output=True, text=True, timeout=60, env=dict(os.environ), check=False)
+    said = subprocess.run(command, capture_output=True, text=True, timeout=300, env=dict(os.environ), check=False)
     assert said.returncode == 0 and f"after step {at}: continue" in said.stdout, said
     panel = notebook.output(1)
     panel.get_by_role("button", name="Pause").locator("visible=true").first.wait_for()
-    eventually(lambda: run.step > at + 200, "the training goes on")
+    eventually(lambda: run.step > at + 20, "the training goes on")
     # A second kernel steers it, too, while the cell of the first one computes.
     other = notebook.run("second.ipynb", f"import nbtools as nt\nnt.LivePlot({run.id!r})")
     other.get_by_role("button", name="Evaluate").locator("visible=true").first.click()

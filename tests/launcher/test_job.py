@@ -116,7 +116,7 @@ def without_a_checkpoint(number: int, why: str) -> list[dict[str, Any]]:
 def test_a_job_does_not_start_again_after_three_attempts_without_progress(project: Project, tmp_path: Path) -> None:
     run, command, environment = job_without_slurm(project, tmp_path)
     run.attempts.write_text("".join(json.dumps(line) + "\n" for line in without_a_checkpoint(3, "node failed")))
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 1
     assert "3 attempts in a row ended without a new checkpoint (node failed, node failed, node failed)" in done.stderr
     assert Run(run.path).state is RunState.FAILED and not run.log.exists()
@@ -137,7 +137,7 @@ def test_a_stop_in_the_first_moments_of_a_job_is_recorded(project: Project, tmp_
             blocked = int(status.read_text().partition("SigBlk:")[2].split()[0], 16)
         assert not run.job.exists()
         job.send_signal(signal.SIGTERM)
-        job.communicate(timeout=60)
+        job.communicate(timeout=300)
     assert (read_json(run.exit) or {})["stopped"] is True
     assert Run(run.path).state is RunState.STOPPED and not run.log.exists()
 
@@ -168,7 +168,7 @@ def test_a_run_in_a_job_is_queued_then_runs_and_succeeds(submit: Submit, slurm_c
     assert is_active(run.files)
     number = slurm_cluster.call("squeue", "-h", "-o", "%i")
     slurm_cluster.call("scontrol", "release", number)
-    assert run.wait(timeout_s=60) is RunState.SUCCEEDED
+    assert run.wait(timeout_s=300) is RunState.SUCCEEDED
     assert job_id(run) == int(number)  # the client had not recorded it
     assert not is_active(run.files)
     eventually(lambda: not members(run.files), run)
@@ -186,7 +186,7 @@ def test_a_preempted_run_of_two_nodes_has_every_row_once(submit: Submit, slurm_c
     assert waiting_for(run.records).startswith("attempt 2: ")
     assert not run.files.exit.exists()
     assert is_active(run.files)
-    assert run.wait(timeout_s=120) is RunState.SUCCEEDED
+    assert run.wait(timeout_s=300) is RunState.SUCCEEDED
     (ended,) = read_restarts(run.files)
     assert (ended.attempt, ended.why, ended.failure) == (1, "preempted", None)
     saved = ended.checkpoint_step
@@ -205,7 +205,7 @@ def test_scancel_is_a_stop_of_every_process_with_a_checkpoint(submit: Submit, sl
     run = submit("--step-s", "4")  # longer than torchrun and the supervisor would leave to ranks without an agent
     at_step(run, 1)
     slurm_cluster.call("scancel", str(job_id(run)))
-    assert run.wait(timeout_s=60) is RunState.STOPPED
+    assert run.wait(timeout_s=300) is RunState.STOPPED
     assert (read_json(run.files.exit) or {})["why"] == "cancelled"
     assert [saved.step for saved in run.checkpoints] == [run.step]
     eventually(lambda: not members(run.files), run)
@@ -264,7 +264,7 @@ def test_a_copied_run_directory_stops_no_job(submit: Submit, slurm_cluster: Slur
 @pytest.mark.slow
 def test_at_the_time_limit_a_run_goes_on_or_stops_as_it_was_asked_to(submit: Submit) -> None:
     goes_on, ends = (submit(options=("--time=1", "--signal=B:TERM@50"), requeue=asked) for asked in (True, False))
-    assert ends.wait(timeout_s=90) is RunState.STOPPED
+    assert ends.wait(timeout_s=300) is RunState.STOPPED
     assert (read_json(ends.files.exit) or {})["why"] == "time limit"
     assert [saved.step for saved in ends.checkpoints] == ([ends.step] if ends.step else [])  # on a slow machine
     eventually(lambda: (read_json(goes_on.files.job) or {}).get("attempt") == 2, goes_on)
@@ -285,7 +285,7 @@ def test_an_attempt_killed_with_its_record_has_a_next_one(submit: Submit, slurm_
     at_step(run, 8)
     before = members(run.files)
     kill_the_step(slurm_cluster, run)
-    assert run.wait(timeout_s=120) is RunState.SUCCEEDED
+    assert run.wait(timeout_s=300) is RunState.SUCCEEDED
     (ended,) = read_restarts(run.files)
     assert (ended.attempt, ended.why) == (1, "requeued")
     assert has_every_step_once(run, 150)
@@ -300,7 +300,7 @@ def test_a_job_whose_attempts_save_nothing_fails_after_the_third(submit: Submit,
     run = submit(*saves_nothing, ended=without_a_checkpoint(2, "requeued"))
     at_step(run, 2, attempt=3)
     slurm_cluster.call("scontrol", "requeue", str(job_id(run)))
-    assert run.wait(timeout_s=60, check=False) is RunState.FAILED
+    assert run.wait(timeout_s=300, check=False) is RunState.FAILED
     assert [ended.why for ended in read_restarts(run.files)] == ["requeued"] * 2
     assert run.failure.message.startswith("3 attempts in a row ended without a new checkpoint (requeued, requeued, ")
     assert "each began at the start" in run.failure.message and run.failure.advice
@@ -335,7 +335,7 @@ def test_a_straggler_and_a_failing_rank_are_named_by_node_and_rank(submit_to_hos
     eventually(lambda: run.stragglers, run)
     assert [str(one).partition(":")[0] for one in run.stragglers] == ["rank 1 on n2 is behind"]
     os.kill(late.pid, signal.SIGKILL)
-    assert run.wait(timeout_s=90, check=False) is RunState.FAILED
+    assert run.wait(timeout_s=300, check=False) is RunState.FAILED
     assert (run.failure.rank, run.failure.host, run.failure.signal) == (1, "n2", "SIGKILL")
     assert run.failure.headline.startswith("rank 1 on n2: killed by SIGKILL")
     eventually(lambda: not members(run.files), run)
@@ -344,7 +344,7 @@ def test_a_straggler_and_a_failing_rank_are_named_by_node_and_rank(submit_to_hos
 @pytest.mark.needs("slurm")
 def test_a_job_that_cannot_run_fails_in_words(submit: Submit, slurm_cluster: SlurmCluster) -> None:
     run = submit(cluster={"gpus_per_node": 1})
-    assert run.wait(timeout_s=60, check=False) is RunState.FAILED
+    assert run.wait(timeout_s=300, check=False) is RunState.FAILED
     assert "has 0 GPUs on this node" in run.failure.message
 
 
@@ -401,6 +401,6 @@ def test_a_run_survives_what_a_cluster_does_at_a_random_moment(
     run = submit("--steps", "150", "--step-s", "0.1", "--checkpoint-every", "7")
     at_step(run, random.Random(trial).randrange(1, 60))
     happens(slurm_cluster, run)
-    assert run.wait(timeout_s=240) is RunState.SUCCEEDED
+    assert run.wait(timeout_s=300) is RunState.SUCCEEDED
     assert has_every_step_once(run, 150)
     eventually(lambda: not members(run.files), run)

@@ -304,7 +304,7 @@ def test_a_run_is_recorded_whole_although_torchruns_usual_ports_are_taken(script
                 listener.listen()
         run = launch(script, nproc_per_node=2, gpus=(), args=["--steps", "5"])
         assert run.state in (RunState.QUEUED, RunState.RUNNING)
-        assert run.wait(timeout_s=120) is RunState.SUCCEEDED
+        assert run.wait(timeout_s=300) is RunState.SUCCEEDED
     assert run.returncode == 0
     assert run.history["train/loss"].steps.tolist() == [1, 2, 3, 4, 5]
     assert "rank 0 step 5" in run.log()
@@ -323,7 +323,7 @@ def test_torchrun_a_killed_rank_is_named_and_no_other_is_left(script: Path) -> N
     run = launch(script, nproc_per_node=2, gpus=())
     at_step(run, 3)
     processes_of(run)["1"].kill()
-    assert run.wait(timeout_s=60, check=False) is RunState.FAILED
+    assert run.wait(timeout_s=300, check=False) is RunState.FAILED
     assert (run.failure.rank, run.failure.host, run.failure.signal) == (1, socket.gethostname(), "SIGKILL")
     assert f"killed by SIGKILL at step {run.failure.step}: " in run.failure.headline
     assert [other["rank"] for other in run.failure.others] == [0]

@@ -176,7 +176,7 @@ def test_two_machines_train_as_one(texts: Project, tiny_config: Configs) -> None
     script = write_script(tiny_config(max_steps=3), "tiny", Launch(nnodes=2, gpus=()), project=texts)
     run = launch(script)
     machine = joined(run)
-    said, _ = machine.communicate(timeout=200)
+    said, _ = machine.communicate(timeout=300)
     assert run.wait(60) is RunState.SUCCEEDED
     assert machine.returncode == 0 and said.startswith(f"machine 1 of {run.id}: joins at ")
     assert (run.config or {})["derived"]["world_size"] == 2 and run.step == 3
@@ -278,7 +278,7 @@ def test_a_failure_on_a_machine_ends_the_run(project: Project, program: str, tim
     script.write_text(program)
     run = launch(script, gpus=(), nnodes=2, shutdown_timeout_s=timeout_s)
     machine = joined(run)
-    machine.communicate(timeout=120)
+    machine.communicate(timeout=300)
     assert machine.returncode == 1
     assert run.wait(50, check=False) is RunState.FAILED
     failure = run.failure
@@ -316,7 +316,7 @@ def test_ctrl_c_on_another_machine_leaves_no_process_there(project: Project) -> 
     machine = joined(run)
     eventually((run.dir / "rank1").exists)
     machine.send_signal(signal.SIGINT)
-    machine.communicate(timeout=60)
+    machine.communicate(timeout=300)
     assert run.wait(60, check=False) is RunState.STOPPED
     record = read_json(run.files.node_record(1)) or {}
     assert record["stopping"] is True and "returncode" in record

@@ -149,7 +149,7 @@ def test_a_launch_warns_of_what_the_preflight_found(project: Project) -> None:
     checked = nt.preflight(path, gpus=(), torchrun=False)
     with pytest.warns(UserWarning, match="launch settings") as warned:
         run = nt.launch(path, gpus=(), torchrun=False)
-    run.wait(timeout_s=120)
+    run.wait(timeout_s=300)
     assert [str(warning.message) for warning in warned] == list(checked.warnings)
     assert checked.recipe is None and f"{path}:1" in checked.warnings[0]
     assert "launch settings are not read: give nproc_per_node" in checked.warnings[0]

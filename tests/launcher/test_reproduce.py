@@ -24,7 +24,7 @@ from trainings import TINY, assert_same_checkpoints, rows, write_inputs
 def repeated(run: Run) -> Run:
     """Run it once more to its end; it has the same rows and the same last checkpoint."""
     again = nt.reproduce(run)
-    assert str(again.wait(timeout_s=240)) == "SUCCEEDED"
+    assert str(again.wait(timeout_s=300)) == "SUCCEEDED"
     assert rows(again.files) == rows(run.files)
     assert_same_checkpoints(run.checkpoints[-1].path, again.checkpoints[-1].path)
     count = run.step - run.info["resumed_from"]["step"] if run.info["resumed_from"] else run.step
@@ -48,13 +48,13 @@ def test_a_steered_run_its_fork_and_its_repetition_are_repeated(cpu_project: Pro
     run.steer("pause")  # at a known step, on a busy machine, too
     run.steer(learning_rate=0.001, eval_every=1, log_every=1, max_steps=run.events[-1].step + 40)
     run.steer("continue")
-    assert str(run.wait(timeout_s=120)) == "SUCCEEDED"
+    assert str(run.wait(timeout_s=300)) == "SUCCEEDED"
     assert [event.in_pause for event in run.events] == [False] * 3 + [True] * 5
     again = repeated(repeated(run))
     shown = cli("show", again.id).stdout
     assert "equal to the bit" in shown and f"nbtools launch --again {again.id}" in shown
     fork = nt.resume(run, run.checkpoints[0], changes={"max_steps": run.step + 5})
-    fork.wait(timeout_s=120)
+    fork.wait(timeout_s=300)
     next((cpu_project.root / "texts").iterdir()).touch()
     with pytest.warns(UserWarning, match=r"values may differ: .* was changed since"):
         assert repeated(fork).info["resumed_from"] == fork.info["resumed_from"]

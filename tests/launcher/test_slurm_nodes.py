@@ -64,7 +64,7 @@ def test_each_way_to_start_two_ranks_has_the_same_losses(
     runs_ = [Run(folder) for folder in run_folders(texts.runs)]
     logs = [path.read_text() for path in texts.root.glob("*.log")]
     for run in runs_:
-        assert run.wait(timeout_s=240, check=False) is RunState.SUCCEEDED, (run.log(), run.failure, logs)
+        assert run.wait(timeout_s=300, check=False) is RunState.SUCCEEDED, (run.log(), run.failure, logs)
         assert (run.config or {})["derived"]["world_size"] == 2
     losses = [run.history["train/loss"].values.tolist() for run in runs_]
     assert losses == [pytest.approx(losses[0], abs=1e-6)] * 4 and len(losses[0]) == 2, logs

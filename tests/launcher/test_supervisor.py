@@ -36,7 +36,7 @@ def test_a_run_that_ends_well_is_recorded_and_sweeps_no_other_of_its_id(supervis
         env={**os.environ, "NBTOOLS_RUN_ID": run.id, "NBTOOLS_RUN_DIR": str(tmp_path / "elsewhere" / run.id)},
     )
     try:
-        assert run.wait(timeout_s=60) is RunState.SUCCEEDED
+        assert run.wait(timeout_s=300) is RunState.SUCCEEDED
         eventually(lambda: not members(run.files))
         assert stranger.poll() is None
     finally:
@@ -56,7 +56,7 @@ def test_printed_curves_have_times(supervised: Start, tmp_path: Path) -> None:
     script.write_text("for step in range(3):\n    print(f'step {step}/3 loss {3 - step}.5', flush=True)\n")
     before = time.time()
     run = supervised(sys.executable, script)
-    assert run.wait(timeout_s=60) is RunState.SUCCEEDED
+    assert run.wait(timeout_s=300) is RunState.SUCCEEDED
     loss = run.history["train/loss"]
     assert loss.steps.tolist() == [0, 1, 2]
     assert all(before - 1 < when < time.time() + 1 for when in loss.times.tolist())
@@ -72,7 +72,7 @@ def test_the_agents_death_by_signal_fails_the_run_and_no_rank_lives_on(supervise
     assert run.records.process == ProcessIdentity.of(family["supervisor"].pid)
     assert os.getsid(family["supervisor"].pid) == family["supervisor"].pid
     family["agent"].kill()
-    assert run.wait(timeout_s=30, check=False) is RunState.FAILED
+    assert run.wait(timeout_s=300, check=False) is RunState.FAILED
     assert not any(family[rank].is_running() and family[rank].status() != "zombie" for rank in "01")
     ended = read_json(run.files.exit) or {}
     assert (ended["signal"], ended["swept"]) == (9, 2)
@@ -84,7 +84,7 @@ def test_the_agents_death_by_signal_fails_the_run_and_no_rank_lives_on(supervise
 @pytest.mark.parametrize("wipe", [[], ["--wipe"]])
 def test_a_daemon_is_swept_even_without_the_runs_mark(supervised: Start, tmp_path: Path, wipe: list[str]) -> None:
     run = supervised(sys.executable, PROGRAMS / "forks_daemon.py", tmp_path / "pid", *wipe)
-    assert run.wait(timeout_s=30) is RunState.SUCCEEDED
+    assert run.wait(timeout_s=300) is RunState.SUCCEEDED
     assert not psutil.pid_exists(int((tmp_path / "pid").read_text()))
     ended = read_json(run.files.exit) or {}
     assert ended["swept"] == 1
@@ -110,7 +110,7 @@ def test_further_sigterms_do_not_reach_ranks_that_are_saving(supervised: Start, 
         supervisor_of(run).send_signal(number)
         time.sleep(0.1)
     (tmp_path / "end").touch()
-    assert run.wait(timeout_s=30) is RunState.STOPPED
+    assert run.wait(timeout_s=300) is RunState.STOPPED
     assert counter.read_text() == "x"
 
 
@@ -118,7 +118,7 @@ def test_what_ignores_sigterm_is_killed_after_the_shutdown_timeout(supervised: S
     run = supervised(sys.executable, PROGRAMS / "ignores_sigterm.py", shutdown_timeout_s=0.2)
     eventually(lambda: "ready" in run.log())
     supervisor_of(run).terminate()
-    assert run.wait(timeout_s=60) is RunState.STOPPED
+    assert run.wait(timeout_s=300) is RunState.STOPPED
     assert run.returncode == -9
 
 
@@ -221,10 +221,10 @@ def test_a_stop_spares_a_supervisor_in_state_d(supervised: Start, monkeypatch: M
 
 def test_a_run_directory_is_used_once(supervised: Start) -> None:
     run = supervised(sys.executable, "-c", "pass")
-    run.wait(timeout_s=30)
+    run.wait(timeout_s=300)
     eventually(lambda: not is_locked(run.files.lock))
     command = [sys.executable, "-P", "-m", "nbtools.launcher.supervisor", str(run.dir)]
-    again = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    again = subprocess.run(command, capture_output=True, text=True, timeout=300)
     assert again.returncode == 2
     assert "used once" in again.stderr
 
@@ -239,7 +239,7 @@ def test_the_agent_starts_with_default_signals_and_nothing_to_read(supervised: S
         "print(signal.pthread_sigmask(signal.SIG_BLOCK, []), repr(sys.stdin.read()))\n"
     )
     run = supervised(sys.executable, "-c", program)
-    run.wait(timeout_s=30)
+    run.wait(timeout_s=300)
     assert run.log().splitlines() == ["[True, True, True]", "set() ''"]
 
 
@@ -279,7 +279,7 @@ def test_a_launcher_that_blocks_signals_leaves_a_run_that_can_be_stopped(supervi
 @pytest.mark.promise("safety-supervisor")
 def test_an_error_of_the_supervisor_before_the_start_is_the_recorded_cause(supervised: Start) -> None:
     run = supervised(sys.executable, "-c", "pass", env="not an object")
-    assert run.wait(timeout_s=60, check=False) is RunState.FAILED
+    assert run.wait(timeout_s=300, check=False) is RunState.FAILED
     assert run.failure.headline.startswith("the supervisor failed: TypeError")
     assert "Traceback" in (run.failure.traceback or "")
 
@@ -302,7 +302,7 @@ def test_a_supervisors_error_ends_no_training(supervised: Start, injected: Injec
     code = "import psutil\ndef fail(): raise RuntimeError('no counters here')\npsutil.cpu_percent = fail\n"
     injected(code)
     run = supervised(sys.executable, TRAINER, "--steps", "5")
-    assert run.wait(timeout_s=60) is RunState.SUCCEEDED
+    assert run.wait(timeout_s=300) is RunState.SUCCEEDED
     assert run.step == 5
     assert "no counters here" in run.files.supervisor_log.read_text()
     stopped = supervised(sys.executable, TRAINER, "--steps", "10000")
@@ -332,7 +332,7 @@ def test_a_stop_between_two_attempts_is_a_stop(supervised: Start, tmp_path: Path
     eventually(lambda: not living(supervisor.children()))
     supervisor.send_signal(signal.SIGTERM)
     supervisor.resume()
-    assert run.wait(timeout_s=60, check=False) is RunState.STOPPED
+    assert run.wait(timeout_s=300, check=False) is RunState.STOPPED
     assert (read_json(run.files.exit) or {})["failure"]["message"].endswith("ValueError: boom")
 
 
@@ -347,6 +347,6 @@ def test_runs_that_a_program_launches_do_not_end_with_it(supervised: Start, proj
         eventually(inner.files.log.exists)
         if then:
             run.stop(timeout_s=20)
-        assert run.wait(timeout_s=60) is end
+        assert run.wait(timeout_s=300) is end
         assert not inner.state.is_final
         inner.stop(timeout_s=20)

@@ -131,7 +131,7 @@ def test_ten_runs_queue_in_order_and_a_dead_one_in_between_holds_nobody_up(super
         supervisor_of(dead).kill()
     others = [run for run in runs if run is not dead]
     for run in others:
-        assert run.wait(timeout_s=120) is RunState.SUCCEEDED
+        assert run.wait(timeout_s=300) is RunState.SUCCEEDED
     began = [next(iter(run.history["train/loss"].times.tolist())) for run in others]
     ended = [run.records.ended_at or 0.0 for run in others]
     assert began == sorted(began)
@@ -143,7 +143,7 @@ def test_a_waiting_run_says_behind_whom_and_moves_up_when_they_have_gone(supervi
     cancelled = supervised(*agent(TRAINER, nproc=1), name="cancelled", gpus=(1,))
     second = supervised(*agent(TRAINER, "--steps", "2", nproc=1), name="second", gpus=(1,))
     other = supervised(*agent(TRAINER, "--steps", "2", nproc=1), name="other", gpus=(2,))
-    assert other.wait(timeout_s=60) is RunState.SUCCEEDED, "a run on another GPU does not wait"
+    assert other.wait(timeout_s=300) is RunState.SUCCEEDED, "a run on another GPU does not wait"
     eventually(lambda: training(first))
     assert waiting_for(second.records) == "behind cancelled on GPU 1 and 1 more"
     cancelled.stop()
@@ -156,7 +156,7 @@ def test_a_waiting_run_says_behind_whom_and_moves_up_when_they_have_gone(supervi
     assert second.summary()["waiting_for"] == waiting_for(second.records)
     assert waiting_for(first.records) == ""
     first.stop()
-    assert second.wait(timeout_s=60) is RunState.SUCCEEDED
+    assert second.wait(timeout_s=300) is RunState.SUCCEEDED
     assert waiting_for(second.records) == ""
 
 
@@ -169,7 +169,7 @@ def test_gpus_stay_taken_until_an_orphaned_training_has_gone(supervised: Start) 
     assert second.state is RunState.QUEUED
     assert first.state is RunState.RUNNING
     first.stop()
-    assert second.wait(timeout_s=60) is RunState.SUCCEEDED
+    assert second.wait(timeout_s=300) is RunState.SUCCEEDED
     eventually(lambda: not members(first.files))
 
 
@@ -179,8 +179,8 @@ def test_after_a_run_means_when_it_has_ended_however_it_ends(supervised: Start) 
     eventually(lambda: first.step >= 2)
     assert second.state is RunState.QUEUED
     assert waiting_for(second.records) == "after first"
-    assert first.wait(timeout_s=60, check=False) is RunState.FAILED
-    assert second.wait(timeout_s=60) is RunState.SUCCEEDED
+    assert first.wait(timeout_s=300, check=False) is RunState.FAILED
+    assert second.wait(timeout_s=300) is RunState.SUCCEEDED
     began = next(iter(second.history["train/loss"].times.tolist()))
     assert began > (first.records.ended_at or 0)
 
@@ -199,7 +199,7 @@ def test_a_run_behind_a_cancelled_one_waits_for_what_that_one_waited_for(supervi
     time.sleep(1.5)  # several looks of the one that waits
     assert third.state is RunState.QUEUED
     first.stop()
-    assert third.wait(timeout_s=60) is RunState.SUCCEEDED
+    assert third.wait(timeout_s=300) is RunState.SUCCEEDED
 
 
 def test_a_waiting_run_costs_little_and_keeps_tickets_fresh(supervised: Start) -> None:

@@ -49,7 +49,7 @@ def test_any_end_starts_the_command_once(supervised: Start, options: list[str], 
     program = "import json, sys; print(json.dumps(sys.argv[1:]))"
     words = [sys.executable, "-c", program, "{sentence}", "$(id); {run}", "{run}", "{state}"]
     run = supervised(*agent(TRAINER, *options, nproc=1), launch={"stop_on": {"nan": True}}, on_end=words)
-    assert run.wait(timeout_s=60, check=False) is RunState(state)
+    assert run.wait(timeout_s=300, check=False) is RunState(state)
     sentence, *others = json.loads(said_at_end(run))
     assert sentence.startswith(f"Run fake {state.lower()} after ")
     assert why in sentence
@@ -59,7 +59,7 @@ def test_any_end_starts_the_command_once(supervised: Start, options: list[str], 
 @pytest.mark.promise("fault-35")
 def test_a_command_that_fails_changes_no_result(supervised: Start) -> None:
     run = supervised(sys.executable, TRAINER, "--steps", "2", on_end=["/no/such/program"])
-    assert run.wait(timeout_s=60) is RunState.SUCCEEDED
+    assert run.wait(timeout_s=300) is RunState.SUCCEEDED
     assert "on_end: '/no/such/program' could not be started" in said_at_end(run)
     assert not is_locked(run.files.lock)
 
@@ -87,7 +87,7 @@ def test_words_in_a_run_directory_are_never_executed(supervised: Start, project:
     words = ["touch", str(proof)]
     asked = {"on_end": words, "notify_with": words, "notify_on": {"ended": True}}
     run = supervised(sys.executable, TRAINER, "--steps", "2", launch=asked)
-    assert run.wait(timeout_s=60) is RunState.SUCCEEDED
+    assert run.wait(timeout_s=300) is RunState.SUCCEEDED
     copied = shutil.copytree(
         run.dir, run.dir.with_name("copied"), ignore=shutil.ignore_patterns("exit.json", "process*")
     )
@@ -118,6 +118,6 @@ def test_a_launch_hands_its_words_on_and_writes_them_nowhere(project: Project) -
     processes = [psutil.Process((read_json(run.files.process) or {})["pid"]), *members(run.files)]
     assert not [words for process in processes if "secret-word" in str(words := process.cmdline())]
     (project.root / "go").touch()
-    run.wait(timeout_s=120)
+    run.wait(timeout_s=300)
     assert said_at_end(run) == "secret-word\n"
     assert "secret-word" not in json.dumps(run.info)

@@ -67,7 +67,7 @@ def same(a: History, b: History) -> bool:
 
 
 def run_python(code: str, *args: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, "-c", code, *args], capture_output=True, text=True, timeout=60, check=False)
+    return subprocess.run([sys.executable, "-c", code, *args], capture_output=True, text=True, timeout=300, check=False)
 
 
 # --- the writer ---------------------------------------------------------------------------------

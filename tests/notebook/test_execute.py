@@ -45,7 +45,7 @@ def test_execution_shows_progress_and_ends_with_the_summary_and_touches_nothing(
     )
     before = path.read_bytes()
     command = [sys.executable, ROOT / ".ci" / "execute_notebooks.py", path]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=200)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
     assert "[1/3] x = 40 + 2" in done.stdout
     assert re.search(r"print\('last'\)\n\nsum 42\n", done.stdout)
@@ -114,7 +114,7 @@ def test_nbval_notices_another_output_and_a_broken_assert(tmp_path: Path) -> Non
     (tmp_path / "pytest.ini").write_text("[pytest]\n")  # whatever a folder above says
     command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "--nbval-lax", "--nbval-current-env", "-rA"]
     environment = {**os.environ, "PYTEST_ADDOPTS": ""}
-    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=200)
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300)
     found = re.findall(r"^(PASSED|FAILED) (\w)\.ipynb::Cell (\d)", done.stdout, re.MULTILINE)
     assert sorted((name, int(cell), said) for said, name, cell in found) == [
         *(("a", 0, "PASSED"), ("a", 1, "PASSED")),

@@ -254,7 +254,7 @@ def test_two_nodes_started_by_hand_train_as_one(old: Project) -> None:
         words += f" --master_port={port} scripts/tiny_mlm_pretraining.py --dataset texts --batch_size 4 --max_steps 2"
         started.append(subprocess.Popen([sys.executable, *words.split()], stdout=subprocess.PIPE, text=True))
     try:
-        said = [process.communicate(timeout=250)[0] for process in started]
+        said = [process.communicate(timeout=300)[0] for process in started]
     finally:
         for process in started:
             process.kill()

@@ -54,7 +54,7 @@ def recorded(folder: Path) -> dict[str, dict[str, Any]]:
 def started(*command: str | Path, cwd: Path) -> subprocess.CompletedProcess[str]:
     environment = {name: value for name, value in os.environ.items() if name != "NBTOOLS_ROOT"}
     words = [str(word) for word in command]
-    return subprocess.run(words, cwd=cwd, env=environment, capture_output=True, text=True, timeout=120, check=False)
+    return subprocess.run(words, cwd=cwd, env=environment, capture_output=True, text=True, timeout=300, check=False)
 
 
 # --- values ------------------------------------------------------------------------------------------

@@ -41,7 +41,7 @@ def preempted(run: Run, whom: str) -> int:
     began = resumed_step(run.info)
     eventually(lambda: run.step >= began + 5)
     processes_of(run)[whom].terminate()
-    assert run.wait(timeout_s=180) is RunState.STOPPED
+    assert run.wait(timeout_s=300) is RunState.STOPPED
     (saved,) = run.checkpoints  # one, and it is whole
     saved.verify()
     assert [(beat.step, beat.phase) for beat in read_heartbeats(run.files)] == [(saved.step, "done")] * 2
@@ -53,7 +53,6 @@ def preempted(run: Run, whom: str) -> int:
 @pytest.mark.promise("fault-4", "fault-7")
 @pytest.mark.filterwarnings("ignore:the learning rate was")
 @pytest.mark.slow
-@pytest.mark.timeout(900)
 def test_a_preempted_training_loses_no_step_nor_without_supervisor(tiny: Path) -> None:
     first = nt.launch(tiny)
     preempted(first, "supervisor")
@@ -64,7 +63,7 @@ def test_a_preempted_training_loses_no_step_nor_without_supervisor(tiny: Path) -
     eventually(lambda: len(ranks_of(third)) == 2)
     supervisor_of(third).kill()
     assert third.state is RunState.RUNNING
-    assert third.wait(timeout_s=180) is RunState.SUCCEEDED  # nobody but rank 0 was left to tell
+    assert third.wait(timeout_s=300) is RunState.SUCCEEDED  # nobody but rank 0 was left to tell
     assert not third.files.exit.exists()
     assert (third.step, third.returncode) == (last, None)
     assert third.history["train/loss"].steps.tolist() == list(range(1, last + 1))
@@ -80,7 +79,7 @@ def test_ranks_in_the_middle_of_training_end_with_their_agent(tiny: Path) -> Non
     ranks, supervisor = ranks_of(run), supervisor_of(run)
     assert len(ranks) == 2
     processes_of(run)["agent"].kill()
-    assert run.wait(timeout_s=60, check=False) is RunState.FAILED
+    assert run.wait(timeout_s=300, check=False) is RunState.FAILED
     assert living(ranks) == []
     assert (run.failure.rank, run.failure.signal) == (None, "SIGKILL")
     eventually(lambda: not supervisor.is_running())

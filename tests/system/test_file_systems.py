@@ -240,7 +240,7 @@ def test_a_run_on_a_forgetful_file_system_ends_well(supervised: Start, injected:
     """In every process of it the first rename onto every name fails, and each takes its time."""
     injected(SLOW_DISK)
     run = supervised(sys.executable, TRAINER, "--steps", "10", "--step-s", "0.01", "--checkpoint-every", "100")
-    assert run.wait(timeout_s=120) is RunState.SUCCEEDED
+    assert run.wait(timeout_s=300) is RunState.SUCCEEDED
     assert run.step == 10
     assert run.records.process is not None
     assert read_json(run.files.finished) is not None

@@ -139,7 +139,7 @@ def test_a_training_outlives_a_disk_that_is_full_to_its_last_byte(
         assert capsys.readouterr().out.count("(No space left on device): nothing was saved since step 2") == 2
     if then == "end, once freed":
         (project.runs / "filler").unlink()
-        assert run.wait(timeout_s=180) is RunState.SUCCEEDED
+        assert run.wait(timeout_s=300) is RunState.SUCCEEDED
         assert run.checkpoints[-1].step == 6 and not run.summary()["unsaved"]
         return
     lost = "the last checkpoint could not be written: nothing was saved since step 2 ([Errno 28] No space"
@@ -181,7 +181,7 @@ def test_a_script_whose_print_fails_names_the_full_disk(supervised: Start, proje
     run = supervised(sys.executable, "-c", PRINTS, project.root / "go")
     eventually(lambda: run.metrics)
     (project.root / "go").touch()
-    assert run.wait(timeout_s=60, check=False) is RunState.FAILED
+    assert run.wait(timeout_s=300, check=False) is RunState.FAILED
     assert run.failure.message.startswith("the disk is full (exited with code 1")
     assert "nbtools clean" in (run.failure.advice or "")
 
@@ -210,7 +210,7 @@ def test_a_full_temporary_folder_holds_up_no_launch(
     monkeypatch.setattr(tempfile, "tempdir", None)
     monkeypatch.chdir(project.root)
     run = nt.launch(toy(project), gpus=())
-    assert run.wait(timeout_s=120) is RunState.SUCCEEDED, run.log()
+    assert run.wait(timeout_s=300) is RunState.SUCCEEDED, run.log()
     assert main(["plot", run.id, "-o", "plot.png"]) == 0
     assert (project.root / "plot.png").read_bytes().startswith(b"\x89PNG")
     gpu = types.SimpleNamespace(index=0, uuid="GPU-0")
@@ -278,7 +278,7 @@ def test_the_end_of_a_run_whose_supervisor_can_create_no_file(
     since = tmp_path / "since"
     injected(FAILING, FAILS_WITH=getattr(errno, name), FAILS_SINCE=since)
     run = supervised("touch", since)
-    assert run.wait(timeout_s=45, check=False) is state
+    assert run.wait(timeout_s=300, check=False) is state
     if state is RunState.LOST:
         assert run.failure.message.startswith("the file system is read-only (its processes have ended")
 
@@ -381,7 +381,7 @@ def test_a_disk_that_turns_read_only_is_told(supervised: Start, project: Project
     eventually(lambda: run.metrics)
     (Path("/sys/fs/ext4") / Path(device).name / "trigger_fs_error").write_text("x")
     (project.root / "go").touch()
-    assert run.wait(timeout_s=45, check=False) is RunState.LOST
+    assert run.wait(timeout_s=300, check=False) is RunState.LOST
     assert run.failure.message.startswith("the file system is read-only (its processes have ended")
     assert run.summary()["state"] == "LOST"
     assert "0 processes ended" in run.stop()
@@ -446,7 +446,7 @@ def test_a_run_on_a_file_system_without_links_locks_and_permissions(project: Pro
 
     def nbtools(*words: str, code: int = 0) -> subprocess.CompletedProcess[str]:
         command = [sys.executable, "-m", "nbtools", *words]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
         assert done.returncode == code, done.stderr
         return done
 

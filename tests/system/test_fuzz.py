@@ -281,7 +281,7 @@ def test_a_line_of_a_hundred_megabytes_is_not_held_in_memory(run_files: RunDir, 
     try:
         path.write_bytes(unit * (100 * 2**20 // len(unit)))
         command = [sys.executable, "-c", program, str(run_files.path), str(path)]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
     finally:
         path.write_bytes(content)
     assert done.returncode == 0, done.stderr

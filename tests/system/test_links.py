@@ -82,6 +82,6 @@ def test_a_launched_run_records_the_root_and_hands_it_on(project: Project) -> No
 
     (project.scripts / "toy.py").write_text("import os; print(os.environ['NBTOOLS_RUN_ROOT'])\n")
     run = launch(project.scripts / "toy.py", gpus=(), torchrun=False)
-    run.wait(timeout_s=60)
+    run.wait(timeout_s=300)
     assert str(project.root) in Run(run.dir).log()
     assert (read_json(run.files.launch) or {})["root"] == str(project.root)

@@ -26,7 +26,7 @@ def test_a_killed_rank_costs_an_attempt_and_the_curve_continues(supervised: Star
     run = supervised(*agent(TRAINER, *options), recipe="mlm_pretraining", launch={"max_restarts": 1})
     at_step(run, 6)
     processes_of(run)["1"].kill()
-    assert run.wait(timeout_s=120) is RunState.SUCCEEDED
+    assert run.wait(timeout_s=300) is RunState.SUCCEEDED
     (restart,) = read_restarts(run.files)
     assert (restart.attempt, restart.failure.rank, restart.failure.signal) == (1, 1, "SIGKILL")
     assert restart.checkpoint is not None  # of step 4, 8, or the last step of rank 0, which saves when it is stopped
@@ -39,7 +39,7 @@ def test_a_killed_rank_costs_an_attempt_and_the_curve_continues(supervised: Star
 
 def test_a_program_that_always_fails_is_started_so_often_and_no_more(supervised: Start) -> None:
     run = supervised(*agent(TRAINER, "--fail-at", "2", "--steps", "5"), launch={"max_restarts": 2})
-    assert run.wait(timeout_s=120, check=False) is RunState.FAILED
+    assert run.wait(timeout_s=300, check=False) is RunState.FAILED
     assert [restart.attempt for restart in read_restarts(run.files)] == [1, 2]
     assert [restart.checkpoint for restart in read_restarts(run.files)] == [None, None]
     assert {row["attempt"] for row in rows(run)} == {1, 2, 3}
@@ -56,7 +56,7 @@ def test_a_damaged_newest_checkpoint_is_passed_over_and_recorded(supervised: Sta
     eventually(lambda: run.files.checkpoint(6).exists())
     (run.files.checkpoint(6) / "state.pt").write_bytes(b"{}")
     supervisor.resume()
-    assert run.wait(timeout_s=120) is RunState.SUCCEEDED
+    assert run.wait(timeout_s=300) is RunState.SUCCEEDED
     assert [restart.checkpoint for restart in read_restarts(run.files)] == ["step-000004"]
     (line,) = run.files.attempts.read_text().splitlines()
     assert "step-000006" in json.loads(line)["passed_over"][0]
@@ -81,7 +81,7 @@ def test_while_it_starts_again_it_counts_as_running_and_shows_no_older_end(super
 
 def test_a_command_that_cannot_be_started_is_not_tried_again(supervised: Start) -> None:
     run = supervised("/no/such/program", launch={"max_restarts": 5})
-    assert run.wait(timeout_s=60, check=False) is RunState.FAILED
+    assert run.wait(timeout_s=300, check=False) is RunState.FAILED
     assert run.failure is not None and "/no/such/program" in run.failure.message
     assert run.returncode == 127
     assert read_restarts(run.files) == []

@@ -166,7 +166,7 @@ class StandIn:
     def run(self, script: str, *arguments: str, status: int = 0, **variables: str) -> str:
         process = self.start(script, *arguments, **variables)
         try:
-            output, _ = process.communicate(timeout=120)
+            output, _ = process.communicate(timeout=300)
         finally:
             process.kill()
         assert process.returncode == status, output
@@ -358,7 +358,7 @@ def test_a_notebook_is_opened_with_a_terminal_else_executed(ready: StandIn) -> N
         command, cwd=ready.outside, env=ready.variables, stdin=subprocess.DEVNULL, stdout=writer, stderr=writer
     )
     try:
-        assert process.wait(timeout=60) == 0
+        assert process.wait(timeout=300) == 0
     finally:
         process.kill()
         os.close(writer)
@@ -443,7 +443,7 @@ def test_an_interrupted_set_up_is_made_again(quick: StandIn) -> None:
 def test_two_set_ups_at_once_install_once_and_a_move_again(quick: StandIn) -> None:
     both = [quick.start("lab.sh", "--headless", UV_SECONDS="1") for _ in range(2)]
     try:
-        outputs = [process.communicate(timeout=120)[0] for process in both]
+        outputs = [process.communicate(timeout=300)[0] for process in both]
     finally:
         for process in both:
             process.kill()

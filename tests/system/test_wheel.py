@@ -65,7 +65,7 @@ def nbtools(wheel: Path, tmp_path: Path, monkeypatch: MonkeyPatch) -> Command:
 
     def call(*words: str, program: str = "nbtools") -> subprocess.CompletedProcess[str]:
         done = subprocess.run(
-            [environment / "bin" / program, *words], capture_output=True, text=True, timeout=240, check=False
+            [environment / "bin" / program, *words], capture_output=True, text=True, timeout=300, check=False
         )
         assert done.returncode == 0, (words, done.stdout, done.stderr)
         return done

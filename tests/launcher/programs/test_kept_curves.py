@@ -29,7 +29,7 @@ def program(cpu_project: Project) -> Path:
 
 
 def ended(run: Run) -> Run:
-    run.wait(timeout_s=60)
+    run.wait(timeout_s=300)
     return run
 
 

@@ -47,7 +47,7 @@ def work(cpu_project: Project, tmp_path: Path, monkeypatch: MonkeyPatch) -> Path
 
 
 def finished(run: Run) -> Run:
-    state = run.wait(timeout_s=200, check=False)
+    state = run.wait(timeout_s=300, check=False)
     assert state is RunState.SUCCEEDED, run.log()
     return run
 

@@ -77,7 +77,7 @@ def run_program(folder: Path, scratch: Path) -> tuple[Path, Path]:
     environment = {**os.environ, "PYTHONUNBUFFERED": "1", "PYTHONDONTWRITEBYTECODE": "1", "COLUMNS": "200"}
     with log.open("wb") as file:
         command = [sys.executable, script.name]
-        subprocess.run(command, cwd=home, env=environment, stdout=file, stderr=file, check=True, timeout=60)
+        subprocess.run(command, cwd=home, env=environment, stdout=file, stderr=file, check=True, timeout=300)
     return script, log
 
 

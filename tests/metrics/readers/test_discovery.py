@@ -372,7 +372,7 @@ def test_a_program_that_ends_without_a_metric_says_so_and_names_what_it_wrote(
     script.write_text("open('model.pt', 'w').write('x')\nprint('done')\n")
     os.utime(script, (1, 1))
     run = launch(script, torchrun=False, gpus=())
-    assert run.wait(timeout_s=60) is RunState.SUCCEEDED
+    assert run.wait(timeout_s=300) is RunState.SUCCEEDED
     first, second = run.rows.notes
     assert first.startswith("no metrics were found; click a number")
     assert second == f"files that it wrote: {work / 'model.pt'}"

@@ -298,7 +298,7 @@ def test_titles_lead_with_the_name_and_keep_the_id_and_the_commit(folder: RunFol
 def executed(*sources: str, **options: Any) -> list[Any]:
     """Execute cells as a program does, and return them with their outputs."""
     notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(source) for source in sources])
-    NotebookClient(notebook, timeout=180, kernel_name="python3", store_widget_state=False, **options).execute()
+    NotebookClient(notebook, timeout=300, kernel_name="python3", store_widget_state=False, **options).execute()
     return list(notebook.cells)
 
 

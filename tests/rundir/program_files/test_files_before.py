@@ -44,7 +44,7 @@ def test_rows_of_an_earlier_run_in_the_same_file_are_left_out(project: Project, 
     (work / "train.py").write_text(APPENDS)
     monkeypatch.chdir(work)
     run = launch(work / "train.py", torchrun=False, gpus=(), stop_on={"nan": True})
-    assert run.wait(timeout_s=60) is RunState.SUCCEEDED
+    assert run.wait(timeout_s=300) is RunState.SUCCEEDED
     for _ in range(2):
         found = {name: (series.steps.tolist(), series.values.tolist()) for name, series in run.history.items()}
         assert found == {"train/loss": ([0, 1, 2], [1.0, 0.9, 0.8]), "eval/loss": ([0, 1, 2], [0.0, 0.1, 0.2])}

@@ -310,11 +310,11 @@ def test_a_resume_has_the_values_of_its_checkpoint_and_an_earlier_fork_has_not(t
     with pytest.raises(LaunchError, match="is STOPPED; only a running training can be steered"):
         run.steer("save")
     child = resume(run, args=["--max-steps", str(last.step + 3)])
-    assert child.wait(timeout_s=120) is RunState.SUCCEEDED
+    assert child.wait(timeout_s=300) is RunState.SUCCEEDED
     assert {row["train/learning_rate"] for row in rows(child.files)} == {0.002}
     assert child.info["resumed_from"]["changes"].keys() == {"max_steps"}
     fork = resume(run, first.step, changes={"max_steps": first.step + 3})
-    assert fork.wait(timeout_s=120) is RunState.SUCCEEDED
+    assert fork.wait(timeout_s=300) is RunState.SUCCEEDED
     assert {row["train/learning_rate"] for row in rows(fork.files)} == {0.01}
     assert [difference.name for difference in compare_runs(run, fork).differences if "steered" in difference.name] == [
         f"steered.{name} after step {event.step}" for event in run.events for name in [event.field or event.action]

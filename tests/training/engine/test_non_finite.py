@@ -80,7 +80,6 @@ def assert_finite(files: RunDir) -> None:
 
 @pytest.mark.promise("safety-non-finite")
 @pytest.mark.slow
-@pytest.mark.timeout(900)
 def test_one_non_finite_gradient_costs_its_step_only(key: str, trained: Train, monkeypatch: pytest.MonkeyPatch) -> None:
     """NaN and both infinities, in fp32 and bf16, each at another step."""
     last = TINY[key]["max_steps"]

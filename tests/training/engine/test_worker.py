@@ -409,7 +409,7 @@ def test_a_rank_stuck_in_a_collective_leaves_when_it_is_stopped_because_a_peer_d
             time.sleep(1)
             assert survivor.poll() is None  # an ordinary stop: all peers are alive
             assert victim.poll() is None
-        assert survivor.wait(timeout=60) == 1
+        assert survivor.wait(timeout=300) == 1
 
 
 def parent_death_signal() -> int:
@@ -576,7 +576,7 @@ def test_loader_workers_outlive_signals_to_their_group_but_never_their_rank(end:
         elif end == "fail":
             rank.stdin.write("fail\n")
         rank.stdin.close()
-        assert rank.wait(timeout=60) == {"fail": 1, "end": 0, "kill": -9}[end]
+        assert rank.wait(timeout=300) == {"fail": 1, "end": 0, "kill": -9}[end]
         eventually(lambda: not is_running(worker))
     finally:
         rank.kill()

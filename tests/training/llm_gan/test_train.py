@@ -290,7 +290,6 @@ def assert_target(files: RunDir, game_steps: int) -> int:
 
 @pytest.mark.seeds
 @pytest.mark.parametrize("seed", [0, 1])
-@pytest.mark.timeout(900)
 def test_the_game_makes_the_generator_better_under_a_truth_that_neither_side_knows(start: ByHand, seed: int) -> None:
     max_steps = (200, 270)[seed]
     finished = start.demo("llm_gan", checkpoint_every=10, keep_last=100, seed=seed, max_steps=max_steps)

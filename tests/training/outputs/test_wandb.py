@@ -118,7 +118,6 @@ def test_the_users_own_mode_holds(tiny_training: Train, monkeypatch: pytest.Monk
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
 @pytest.mark.promise("guide-G7")
 def test_rank_0_alone_reports_and_after_a_stop_no_process_of_the_service_is_left(
     texts: Project, tiny_config: Callable[..., Any]

@@ -35,7 +35,7 @@ def trained(project: Project, *words: str, **variables: str) -> Run:
     log = project.root / "output.txt"
     with log.open("wb") as file:  # never two processes in one pipe
         code = subprocess.run(
-            words, cwd=project.root, env=environment, stdout=file, stderr=file, timeout=280, check=False
+            words, cwd=project.root, env=environment, stdout=file, stderr=file, timeout=300, check=False
         ).returncode
     assert code == 0, log.read_text(errors="replace")[-4000:]
     (folder,) = project.runs.glob("*_mlm_pretraining")

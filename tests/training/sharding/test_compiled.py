@@ -47,7 +47,6 @@ def graphs_said(log: str) -> list[int]:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(900)
 @pytest.mark.parametrize(
     ("name", "nproc", "steps", "more", "tolerance"),
     [
@@ -93,7 +92,6 @@ def test_losses_of_compiled_shards_are_those_of_eager_ddp(
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(900)
 def test_a_compiler_for_the_processor_takes_the_same_steps_and_resumes_to_the_bit(
     start: ByHand, texts: Project
 ) -> None:

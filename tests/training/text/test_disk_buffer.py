@@ -126,7 +126,6 @@ def write_text(path: Path, num_bytes: int) -> None:
 
 @pytest.mark.promise("guide-M12")
 @pytest.mark.slow
-@pytest.mark.timeout(900)
 def test_a_text_many_times_larger_is_tokenized_in_little_more_memory_than_importing_takes(tmp_path: Path) -> None:
     """30 MB here; 1 GB needs no more (measured: 57 MiB beyond the imports), as everything passes in pieces."""
     file = tmp_path / "text.txt"

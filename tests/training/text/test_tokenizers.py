@@ -205,7 +205,7 @@ def test_a_process_forks_after_it_without_a_warning_and_the_users_choice_stays()
         [sys.executable, "-W", "ignore::DeprecationWarning", "-c", program],
         capture_output=True,
         text=True,
-        timeout=240,
+        timeout=300,
         check=False,
     )
     assert (done.stdout, done.stderr) == ("0 No\n0 true\n0 false\n0 0\n", "")

@@ -301,7 +301,6 @@ Worker.batches = first
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
 def test_a_row_that_is_read_takes_less_than_250_bytes_up_to_the_first_batch(start: ByHand, tables: Project) -> None:
     """Beside the same with five thousand rows, most of which is torch and other imports (393 MB on a CPU)."""
 
@@ -345,13 +344,11 @@ def assert_target(finished: Run) -> None:
 
 @pytest.mark.seeds
 @pytest.mark.parametrize("seed", [0, 1])
-@pytest.mark.timeout(900)
 def test_the_cpu_demo_learns_to_code_strings_that_it_never_saw(start: ByHand, tables: Project, seed: int) -> None:
     assert_target(start.demo("text_classification", seed=seed))
 
 
 @pytest.mark.seeds
-@pytest.mark.timeout(900)
 def test_with_shuffled_labels_there_is_nothing_to_learn(start: ByHand, tables: Project) -> None:
     made = occupations.rows()
     labels = [row.codes for row in made]

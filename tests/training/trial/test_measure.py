@@ -105,7 +105,7 @@ def test_peak_memory_holds_weights_gradients_and_moments(texts: RunDir) -> None:
     reading, writing = os.pipe()
     command = [sys.executable, "-P", "-m", "nbtools.training.trial.trial_process", str(writing)]
     said = json.dumps({**asked, "ticket": None, "parent": os.getpid()})
-    subprocess.run(command, input=said, text=True, pass_fds=[writing], start_new_session=True, check=True, timeout=120)
+    subprocess.run(command, input=said, text=True, pass_fds=[writing], start_new_session=True, check=True, timeout=300)
     os.close(writing)
     with os.fdopen(reading, encoding="utf-8") as pipe:
         answer = json.load(pipe)
