@@ -9,6 +9,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from datetime import timedelta
 from fnmatch import fnmatchcase
 from functools import cached_property
+from itertools import islice
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, Self, overload
 
@@ -233,9 +234,22 @@ class RunList(Sequence[Run]):
         self.rows = rows
         self._choice = choice
         self._left_out: frozenset[str] = frozenset()  # by a slice
-        self.listed = self.chosen_now() if listed is None else listed
-        """The rows as they were when the list was made."""
+        self._there = frozenset(folder_names(rows.runs))
+        if listed is not None:
+            self.listed = listed
         self._made: dict[str, Run] = {}
+
+    @cached_property
+    def listed(self) -> Sequence[RunRow]:
+        """The rows of the runs that were there when the list was made, as they were when they were first asked for."""
+        return [row for row in self.chosen_now() if row.id in self._there]
+
+    def first(self, num_rows: int) -> Sequence[RunRow]:
+        """Return the first rows, without a look at the others if none was taken yet."""
+        if "listed" in vars(self):
+            return self.listed[:num_rows]
+        there = (row for row in self.rows.newest() if row.id in self._there)
+        return [*islice(selected(there, **self._choice), num_rows)]
 
     def __len__(self) -> int:
         return len(self.listed)
@@ -279,7 +293,7 @@ class RunList(Sequence[Run]):
 
     def newest(self, num_rows: int) -> list[RunRow]:
         """Return the first rows, completed from the current files."""
-        found = [self.rows.completed(self.rows.row(row.id)) for row in self.listed[:num_rows]]
+        found = [self.rows.completed(self.rows.row(row.id)) for row in self.first(num_rows)]
         self.rows.save()
         return found
 

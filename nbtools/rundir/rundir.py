@@ -233,12 +233,13 @@ def newest_first(runs: Path, found: Iterable[Path] | None = None) -> Iterator[Pa
     time zones: launch.json has the time. The ids say which launch.json files need to be read for the next run.
     """
     ready: list[tuple[float, bool, int, str]] = []
-    for named_at, path in sorted(
-        ((_named_at(path), path) for path in (found_runs(runs) if found is None else found)), reverse=True
-    ):
+    names = folder_names(runs) if found is None else [path.name for path in found]
+    for named_at, name in sorted(((_named_at(name), name) for name in names), reverse=True):
+        if not is_run(path := runs / name):
+            continue
         while ready and -ready[0][0] > named_at + _CLOCKS_DIFFER_S:
             yield runs / heapq.heappop(ready)[-1]
-        heapq.heappush(ready, (*launch_order(path, launch_of(path)), path.name))
+        heapq.heappush(ready, (*launch_order(path, launch_of(path)), name))
     while ready:
         yield runs / heapq.heappop(ready)[-1]
 
@@ -247,7 +248,7 @@ def launch_order(path: Path, launch: Mapping[str, Any]) -> tuple[float, bool, in
     """Return by what runs are sorted, the newest first: the time of the launch, copies after their originals."""
     written = _written_at(f"{path}/launch.json")
     if (started := finite(launch.get("time"))) is None:
-        named_at = _named_at(path)
+        named_at = _named_at(path.name)
         started = named_at if math.isfinite(named_at) else _written_at(path) / 1e9
     environment = launch.get("env")  # without an id of a run by hand
     run_id = environment.get(RUN_ID_VARIABLE) if isinstance(environment, dict) else None
@@ -288,10 +289,11 @@ def launch_of(path: Path) -> dict[str, Any]:
     return content_of(path / "launch.json")
 
 
-def _named_at(path: Path) -> float:
-    """Return the Unix time in a run's id; infinity for a folder of another name, which then comes first."""
-    try:
-        return datetime.datetime.strptime(path.name[:17], "%Y-%m-%d_%H%M%S").timestamp()
+def _named_at(name: str) -> float:
+    """Return the Unix time in a run's id; infinity for another name, which then comes first."""
+    day, _, clock = name[:17].partition("_")
+    try:  # strptime takes ten times as long, for thousands of runs
+        return datetime.datetime.fromisoformat(f"{day} {clock[:2]}:{clock[2:4]}:{clock[4:]}").timestamp()
     except (ValueError, OverflowError, OSError):
         return math.inf
 

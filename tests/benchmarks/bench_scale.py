@@ -35,12 +35,12 @@ NUM_RUNS, NUM_NAMES, NUM_PANELS = 5_000, 10_000, 30
 
 def end_run(runs: Path, number: int, num_rows: int = 40, parent: str | None = None) -> RunDir:
     """Write an ended run: completed, stopped, failed, or killed without a record of rank 0, in turns."""
-    seconds = f"{number // 3600:02d}{number // 60 % 60:02d}{number % 60:02d}"
-    run = RunDir(runs / f"2026-01-31_{seconds}_run")
+    at = 1.7e9 + 900 * number  # as many as people start, a quarter of an hour apart
+    run = RunDir(runs / time.strftime("%Y-%m-%d_%H%M%S_run", time.localtime(at)))
     launch: dict[str, object] = {"name": "run", "script_sha256": "0"}
     if parent is not None:
         launch["resumed_from"] = {"run": parent, "step": num_rows // 2 * number, "checkpoint": "step-000001"}
-    folder = RunFolder(run, 1.7e9 + number, total_steps=100_000, **launch)
+    folder = RunFolder(run, at, total_steps=100_000, **launch)
     run.lock.touch()
     write_json(run.process, {"pid": 1, "start_time": 1.0, "boot_id": "-", "host": "-"})
     first = number * (num_rows // 2) + 1 if parent is not None else 1
@@ -52,7 +52,7 @@ def end_run(runs: Path, number: int, num_rows: int = 40, parent: str | None = No
     why = ("completed", "stopped", "failed", None)[number % 4]
     if why is not None:
         write_json(run.finished, {"why": why, "step": steps[-1], "metrics": {"train/loss": 1.0}})
-    folder.end(int(why != "completed"), stopped=why == "stopped", at=1.7e9 + number)
+    folder.end(int(why != "completed"), stopped=why == "stopped", at=at + 600)
     return run
 
 

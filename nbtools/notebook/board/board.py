@@ -68,7 +68,8 @@ class Board(ChartView):
             self._choices.opened |= self._kept.charts
         for key, limits in self._kept.y.items():
             self._choices.take({"y": key, "limits": limits})
-        self._lines, self._reader = (lines := RunLines(lists, self._kept.model_copy())), CurveReader()
+        lines = self._lines = RunLines(lists, self._kept.model_copy(), is_whole=drawn is not None)
+        self._reader = CurveReader()
         names = list(lines.rows)[:NUM_DRAWN] if drawn is None else [run.id for run in drawn.runs]
         lines.slots = {name: slot for slot, name in enumerate(names)}
         self._removal = Removal(lambda: [lines.run(row.id).dir for row in lines.chosen], self._act, self._tell)
@@ -208,6 +209,7 @@ class Board(ChartView):
                 self.refresh()
             except (NbtoolsError, OSError) as error:  # a run was removed, or its disk is away
                 is_drawn, self._controls.note.value = False, note(str(error), is_warning=True)
+            self._list_others()
             self._read_each(self._lines.unread)
             self._reader.read(map(self._lines.run, self._lines.long))
             self._lines.save()
@@ -221,6 +223,14 @@ class Board(ChartView):
                     self._thread = None
                     return
             self._wake.wait(_READING_S if is_reading else REFRESH_S)
+
+    def _list_others(self) -> None:
+        """List all runs where there are more than those that were shown at first."""
+        if not self._lines.is_whole:
+            others = self._lines.others()
+            with self._lock:
+                self._lines.add(others)
+                self._fill()
 
     def _read_each(self, rows: Sequence[RunRow]) -> None:
         """Read rows until there is something else to do."""

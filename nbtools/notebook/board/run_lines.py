@@ -12,7 +12,7 @@ from nbtools.notebook.board.scatter import scatter_html
 from nbtools.notebook.comparison.tables_html import swatch
 from nbtools.notebook.html_parts import NO_FORMULAS, act_button, eye
 from nbtools.run.compare import MOST_RUNS
-from nbtools.run.listing import Rows, RunList, RunRow
+from nbtools.run.listing import NUM_STORED, Rows, RunList, RunRow
 from nbtools.run.run import Run
 from nbtools.rundir.json_files import read_json
 
@@ -57,9 +57,12 @@ def read_layout(runs: Path) -> tuple[BoardLayout, str]:
 class RunLines:
     """The runs of one or more folders, what was read of them, and which are ticked and drawn."""
 
-    def __init__(self, lists: Sequence[RunList], layout: BoardLayout) -> None:
+    def __init__(self, lists: Sequence[RunList], layout: BoardLayout, *, is_whole: bool) -> None:
         self._lists, self.layout, self.page = lists, layout, 0
-        self.rows: dict[str, RunRow] = {row.id: row for each in lists for row in each.listed}
+        first = [each.listed if is_whole else each.first(NUM_STORED) for each in lists]
+        self.rows: dict[str, RunRow] = {row.id: row for rows in first for row in rows}
+        self.is_whole = is_whole or all(len(rows) < NUM_STORED for rows in first)
+        """Whether all runs are listed; if not, `add` lists the others."""
         self.values: dict[str, RunValues] = {}
         self._read: dict[str, RunRow] = {}  # as they were when their values were read
         self.ticked: set[str] = set()
@@ -106,6 +109,15 @@ class RunLines:
         folded = [group for group in self._groups if group.value not in self._unfolded]
         return {row.id: group.title for group in folded for row in group.rows}
 
+    def others(self) -> dict[str, RunRow]:
+        """Return the rows of all runs, whose files take a second to read where there are thousands."""
+        return {row.id: row for each in self._lists for row in each.listed}
+
+    def add(self, rows: dict[str, RunRow]) -> None:
+        """List these runs, too, if all were not listed meanwhile."""
+        if not self.is_whole:
+            self.rows, self.is_whole = rows | self.rows, True
+
     def save(self) -> None:
         """Keep what was read of ended runs for the next list."""
         for each in self._lists:
@@ -131,6 +143,7 @@ class RunLines:
                 self.page += int(key)
             case "turn", _:  # new runs that the filters choose, too; a run that was renamed or stopped here stays
                 self.rows, self.page = {row.id: row for each in self._lists for row in each.chosen_now(self.rows)}, 0
+                self.is_whole = True
                 self.save()
                 self.ticked &= self.rows.keys()
                 self.slots = {name: slot for name, slot in self.slots.items() if name in self.rows}
@@ -178,6 +191,7 @@ class RunLines:
         layout, shown, first = self.layout, self._shown, self.page * NUM_LINES
         of = f"{len(self._lines):,} lines, " * bool(layout.group) + plural(len(self.fitting), "run")
         read = f", {len(self.fitting) - len(self.unread):,} read" if self.unread else ""
+        read += ", the others are being listed" * (not self.is_whole)
         place = f"{first + 1:,} to {first + len(shown):,} of {of}{read}" if shown else "no runs"
         turns = (
             act_button("turn", "-1", "‹", "Earlier page", "disabled" * (not self.page)),

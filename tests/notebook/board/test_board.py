@@ -115,6 +115,21 @@ def test_the_list_reads_the_runs_on_the_page_and_turns_pages(board: Board, made:
     assert listed(board) == [made[2].id]
 
 
+def test_of_many_runs_the_newest_are_shown_before_the_others_are_looked_at(
+    project: Project, made: list[RunDir], opened: Callable[..., Board], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(run_lines, "NUM_STORED", 5)
+    runs = nt.runs(project)
+    lines = run_lines.RunLines([runs], BoardLayout(), is_whole=False)
+    RunFolder(RunDir(project.runs / "2026-02-01_120000_later"), 1.8e9)
+    lines.fill("")
+    assert [*lines.rows] == ids(made[:-6:-1]) and "1 to 5 of 5 runs, the others are being listed" in lines.html()
+    read = lines.rows[made[-1].id] = lines.rows[made[-1].id]._replace(loss=7.0)
+    lines.add(lines.others())
+    assert [*lines.rows] == ids(made[::-1]) and lines.rows[made[-1].id] is read
+    assert place(opened(runs)) == place(opened(nt.runs(project)[1:])) == "1 to 12 of 15 runs"
+
+
 @pytest.mark.promise("runs-table")
 @pytest.mark.parametrize("column", ["best", "last", "train/loss"])
 def test_a_sort_by_value_reads_all_runs_and_puts_the_better_one_first(
