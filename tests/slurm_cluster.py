@@ -103,7 +103,7 @@ class SlurmCluster:
         """Return Slurm's word for the state of a job, such as PENDING."""
         return self.call("squeue", "-h", "-t", "all", "-j", str(job_id), "-o", "%T")
 
-    def wait_until(self, job_id: int, *states: str, within_s: float = 60) -> str:
+    def wait_until(self, job_id: int, *states: str, within_s: float = 300) -> str:
         """Wait until a job is in one of the states, and return it."""
         ends = time.monotonic() + within_s
         while (state := self.state(job_id)) not in states:

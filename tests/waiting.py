@@ -8,7 +8,7 @@ def eventually(
     condition: Callable[[], object],
     said: Callable[[], object] = lambda: "it did not happen in time",
     *,
-    within_s: float = 180,
+    within_s: float = 300,
 ) -> None:
     """Wait until a condition holds; after `within_s` the test fails with what `said` returns.
 

@@ -118,7 +118,7 @@ def test_a_program_is_stopped_by_its_signal(cpu_project: Project, name: str, req
     )
     count = 1 if name == "accelerate" else 2
     log = [run.log, lambda: "".join(path.read_text() for path in run.dir.glob("r*/**/stdout.log"))]
-    eventually(lambda: sum(text().count("started") for text in log) == count, run.log, within_s=60)
+    eventually(lambda: sum(text().count("started") for text in log) == count, run.log)
     assert run.stop().startswith("stopped at step 0 on SIGINT; ")
     assert run.state is RunState.STOPPED
     assert sum(text().count("saved") for text in log) == count

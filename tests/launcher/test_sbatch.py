@@ -360,7 +360,7 @@ def test_a_launch_on_drained_nodes_runs_once_they_take_jobs(script: Path, slurm_
     with pytest.warns(UserWarning, match="Slurm cannot start the job now: .*node configuration"):
         run = launch(script, cluster=cluster)
     number = (read_json(run.files.slurm) or {})["job_id"]
-    ends = time.monotonic() + 60
+    ends = time.monotonic() + 300
     while not re.search("are down, drained or|is not available: n", told := waiting_for(run.records)):
         assert run.state == "QUEUED" and time.monotonic() < ends, told
         time.sleep(0.1)

@@ -342,7 +342,7 @@ def test_runs_that_a_program_launches_do_not_end_with_it(supervised: Start, proj
     outer = "import nbtools as nt, time; print(nt.launch('scripts/inner.py', gpus=()).id, flush=True); {}"
     for then, end in (("", RunState.SUCCEEDED), ("time.sleep(600)", RunState.STOPPED)):
         run = supervised(sys.executable, "-c", outer.format(then))
-        eventually(lambda run=run: run.log().strip(), within_s=60)  # type: ignore[misc]
+        eventually(lambda run=run: run.log().strip())  # type: ignore[misc]
         inner = Run(run.log().split()[-1])
         eventually(inner.files.log.exists)
         if then:

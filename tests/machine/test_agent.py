@@ -38,5 +38,5 @@ def test_further_sigterms_do_not_end_the_agent_before_ranks_that_save(project: P
         time.sleep(0.1)  # signals that are pending at once would be one
         return agent.poll() is not None
 
-    eventually(ends_under_signals, within_s=30)
+    eventually(ends_under_signals)
     assert (read_json(run.finished) or {}).get("why") == "stopped"
