@@ -154,10 +154,6 @@ class Rows:
         """Return a run; a link is followed."""
         return _listed(self.runs / name)
 
-    def summary(self, name: str) -> dict[str, Any]:
-        """Return the brief summary of a run."""
-        return self.run(name).summary(brief=True)
-
     def save(self) -> None:
         """Write the added rows into the user's cache folder, if that is possible."""
         if not self._is_changed:

@@ -9,7 +9,7 @@ import hashlib
 import os
 import shutil
 import subprocess
-import threading
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -62,19 +62,11 @@ def _git(folder: Path, *words: str) -> bytes | None:
     environment = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
     environment |= _VARIABLES
     command = [git, "-C", str(folder), "--no-pager", *settings, *words]
-    streams: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
-    try:
-        process = subprocess.Popen(command, env=environment, **streams)
-    except OSError:
-        return None
-    timer = threading.Timer(_PATIENCE_S, process.kill)
-    timer.start()
-    with process:
-        assert process.stdout is not None
-        output = process.stdout.read(LARGEST_DIFF_BYTES + 1)
-        is_cut = len(output) > LARGEST_DIFF_BYTES
-        if is_cut:
-            process.kill()
-        code = process.wait()
-    timer.cancel()
-    return output if code == 0 or is_cut else None
+    with tempfile.TemporaryFile() as output:  # a diff may be larger than the memory
+        streams: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": output, "stderr": subprocess.DEVNULL}
+        try:
+            done = subprocess.run(command, env=environment, **streams, timeout=_PATIENCE_S, check=False)
+        except (OSError, subprocess.TimeoutExpired):
+            return None
+        output.seek(0)
+        return output.read(LARGEST_DIFF_BYTES + 1) if done.returncode == 0 else None
