@@ -62,11 +62,14 @@ def _git(folder: Path, *words: str) -> bytes | None:
     environment = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
     environment |= _VARIABLES
     command = [git, "-C", str(folder), "--no-pager", *settings, *words]
-    with tempfile.TemporaryFile() as output:  # a diff may be larger than the memory
-        streams: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": output, "stderr": subprocess.DEVNULL}
-        try:
-            done = subprocess.run(command, env=environment, **streams, timeout=_PATIENCE_S, check=False)
-        except (OSError, subprocess.TimeoutExpired):
-            return None
-        output.seek(0)
-        return output.read(LARGEST_DIFF_BYTES + 1) if done.returncode == 0 else None
+    code = None
+    try:
+        with tempfile.TemporaryFile() as output:  # a diff may be larger than the memory
+            streams: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": output, "stderr": subprocess.DEVNULL}
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                code = subprocess.run(command, env=environment, timeout=_PATIENCE_S, check=False, **streams).returncode
+            output.seek(0)
+            found = output.read(LARGEST_DIFF_BYTES + 1)
+    except OSError:
+        return None
+    return found if code == 0 or len(found) > LARGEST_DIFF_BYTES else None

@@ -306,9 +306,10 @@ def project_of(script: Path) -> Project:
         ProjectError: there is none.
     """
     folder = script.parent
-    for candidate in (lambda: Project(Path(launch_of(folder)["root"])), find_project) if is_run(folder) else ():
-        with contextlib.suppress(OSError, ValueError, TypeError, KeyError, NbtoolsError):
-            if (project := candidate()).runs.samefile(folder.parent):
+    for root in (launch_of(folder).get("root"), None) if is_run(folder) else ():
+        with contextlib.suppress(OSError, ValueError, TypeError, NbtoolsError):
+            project = find_project() if root is None else Project(Path(root))
+            if project.runs.samefile(folder.parent):
                 return project
     return find_project(folder)
 

@@ -53,7 +53,8 @@ def num_bytes_in(path: Path) -> int:
 
 def _stored(path: Path) -> Stored:
     files = RunDir(path)
-    state, since, obstacle = None, _made_at(files), ""
+    first = file_stamp(files.launch) or file_stamp(files.lock)  # the launcher writes these first
+    state, since, obstacle = None, first[0] / 1e9 if first else time.time(), ""
     if path.is_symlink() or files.lock.is_symlink():
         return Stored(path, None, since, 0, 0, "is a link, which is never followed: remove it by hand")
     try:
@@ -72,12 +73,6 @@ def _stored(path: Path) -> Stored:
         obstacle = str(error)
     of_checkpoints = num_bytes_in(files.checkpoints) if is_folder(files.checkpoints) else 0
     return Stored(path, state, since, num_bytes_in(path), of_checkpoints, obstacle)
-
-
-def _made_at(files: RunDir) -> float:
-    """Return the time at which the launcher wrote the first file of a run."""
-    stamp = file_stamp(files.launch) or file_stamp(files.lock)
-    return stamp[0] / 1e9 if stamp else time.time()
 
 
 def belongs_to_other(owner: str) -> str:
