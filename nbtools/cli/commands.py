@@ -13,6 +13,7 @@ import sys
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -335,17 +336,13 @@ def _runs(arguments: argparse.Namespace) -> int:
 
     rows = Rows(find_project().runs.resolve())
     wanted = {name: getattr(arguments, name) for name in ("states", "name", "recipe")}
-    num_runs = None if arguments.all else arguments.num_runs
-    found: list[Any] = []
-    is_complete, has_any = True, False
     listed = selected(rows.every() if arguments.all or arguments.sort else rows.newest(), **wanted)
-    for row in in_order(map(rows.completed, listed), arguments.sort) if arguments.sort else listed:
-        has_any = True
-        if len(found) == num_runs:
-            is_complete = False
-            break
+    ordered = iter(in_order(map(rows.completed, listed), arguments.sort)) if arguments.sort else listed
+    chosen = [*islice(ordered, None if arguments.all else arguments.num_runs)]
+    is_complete, found = next(ordered, None) is None, list[Any]()
+    for row in chosen:
         try:
-            found.append(rows.summary(row.id) if arguments.json else rows.completed(row))
+            found.append(rows.run(row.id).summary(brief=True) if arguments.json else rows.completed(row))
         except (NbtoolsError, OSError) as error:  # the other runs are still listed
             complain(f"warning: {row.id} is left out: {error}")
     rows.save()
@@ -355,7 +352,7 @@ def _runs(arguments: argparse.Namespace) -> int:
         print(f"[\n{lines}\n]" if found else "[]")
     elif found:
         print_runs(found)
-    elif not has_any:
+    elif not chosen:
         told = [f"{key} {one_line(value, 80)}" for key in ("name", "recipe") if (value := wanted.get(key))]
         told += [" or ".join(arguments.states)] if arguments.states else []
         what = f"no run is {', '.join(told)}" if told else "no runs yet: nbtools launch SCRIPT starts one"

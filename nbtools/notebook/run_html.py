@@ -72,8 +72,8 @@ def machine(measured: Mapping[str, Sequence[float]]) -> str:
         title, *label = name.split("/", 1)
         title, _, unit = title.rpartition(" ")
         top = 100.0 if unit == "%" else 0.0
-        said = f"{values[-1]:.0f}%" if unit == "%" else f"{values[-1]:.3g} {literal(unit)}"
-        most = f"{max(values):.0f}%" if unit == "%" else f"{max(values):.3g} {literal(unit)}"
+        known = values[-1], max(values)
+        said, most = (f"{one:.0f}%" if unit == "%" else f"{one:.3g} {literal(unit)}" for one in known)
         of = f" <span style='{MUTED}'>{literal(label[0])}</span>" if label else ""
         means = [float(part.mean()) for part in np.array_split(values, min(len(values), _NUM_MEASURED))]
         curve = sparkline(means, (0.0, max(top, *values)), (160, 20))

@@ -17,7 +17,7 @@ from nbtools.errors import ConfigError, FormatError, RunNotFoundError, plural, s
 from nbtools.metrics.columns import Series
 from nbtools.metrics.direction import direction_of, is_cost
 from nbtools.parsing import syntax_tree
-from nbtools.project import Project, find_project
+from nbtools.project import find_project
 from nbtools.run.facts import origin as origin_of
 from nbtools.run.lineage import ancestors
 from nbtools.run.listing import Rows
@@ -94,12 +94,12 @@ class Comparison:
         return differing[0] if differing else tuple(_cut(facts.get(found[0], "–")) for facts in self.facts)
 
 
-def compare_runs(*refs: object, project: Project | str | Path | None = None, least: int = 2) -> Comparison:
+def compare_runs(*refs: object, least: int = 2) -> Comparison:
     """Read what differs between runs, of any script and in any state; curves are not read.
 
     Args:
-        refs: runs, ids, names, paths of run directories, or patterns such as `lr_*` for names and ids; lists of these.
-        project: where patterns look. Default: the project of the working directory.
+        refs: runs, ids, names, paths of run directories, or patterns such as `lr_*` for names and ids in the project of
+            the working directory; lists of these.
         least: how many runs are needed.
 
     Raises:
@@ -108,7 +108,7 @@ def compare_runs(*refs: object, project: Project | str | Path | None = None, lea
     """
     notes: list[str] = []
     readable: dict[Run, Facts] = {}
-    for run in _chosen(refs, project, notes):
+    for run in _chosen(refs, notes):
         try:
             readable[run] = facts_of(run)
         except (OSError, FormatError) as error:  # by a newer nbtools
@@ -230,11 +230,11 @@ def _apart(here: float, there: float) -> str:
 # --- which runs ------------------------------------------------------------------------------------
 
 
-def _chosen(refs: Iterable[object], project: Project | str | Path | None, notes: list[str]) -> list[Run]:
+def _chosen(refs: Iterable[object], notes: list[str]) -> list[Run]:
     found: dict[Path, Run] = {}
     for ref in _flat(refs):
         if isinstance(ref, str) and any(sign in ref for sign in "*?["):
-            for run in _fitting(ref, project):
+            for run in _fitting(ref):
                 found.setdefault(run.dir.resolve(), run)
             continue
         run = ref if isinstance(ref, Run) else Run(ref)
@@ -254,15 +254,15 @@ def _flat(refs: Iterable[object]) -> Iterator[str | Path | RunDir | Run]:
             raise ConfigError(f"{shown(ref)}: is no run; give runs, ids, names, or a pattern such as 'lr_*'")
 
 
-def _fitting(pattern: str, project: Project | str | Path | None) -> list[Run]:
+def _fitting(pattern: str) -> list[Run]:
     """Return the runs whose name or id fits a pattern, oldest first."""
-    where = project if isinstance(project, Project) else find_project(project)
-    rows = Rows(where.runs.resolve())
+    runs = find_project().runs
+    rows = Rows(runs.resolve())
     listed = list(rows.newest())
     fitting = [rows.run(row.id) for row in listed if any(fnmatch.filter((row.id, row.name), pattern))]
     if not fitting:
         known = ", ".join(list(dict.fromkeys(row.name for row in listed))[:8]) or "no run yet"
-        raise RunNotFoundError(f"{shown(pattern)}: fits no name or id of a run in {where.runs}; there are: {known}")
+        raise RunNotFoundError(f"{shown(pattern)}: fits no name or id of a run in {runs}; there are: {known}")
     return fitting[::-1]
 
 

@@ -155,10 +155,6 @@ class Rows:
         """Return a run; a link is followed."""
         return _listed(self.runs / name)
 
-    def summary(self, name: str) -> dict[str, Any]:
-        """Return the brief summary of a run."""
-        return self.run(name).summary(brief=True)
-
     def save(self) -> None:
         """Write the added rows into the user's cache folder, if that is possible."""
         if not self._is_changed:
@@ -279,7 +275,9 @@ class RunList(Sequence[Run]):
 
     def _repr_html_(self) -> str:
         rows: list[tuple[str, ...]] = [("run", "state", "step", "train loss", "duration", "started", "")]
-        for row in self.newest(NUM_STORED):
+        shown = [self.rows.completed(self.rows.row(row.id)) for row in self.first(NUM_STORED)]
+        self.rows.save()
+        for row in shown:
             rows.append((row.id, *cells(row), local_time(row.started_at), row.problem))
         if (others := len(self) - NUM_STORED) > 0:
             rows.append((f"and {plural(others, 'earlier run')}", *[""] * 4, "nbtools runs --all lists them", ""))
@@ -290,12 +288,6 @@ class RunList(Sequence[Run]):
         every = self.rows.every()
         chosen = ({row.id for row in selected(every, **self._choice)} - self._left_out).union(kept)
         return [row for row in every if row.id in chosen]
-
-    def newest(self, num_rows: int) -> list[RunRow]:
-        """Return the first rows, completed from the current files."""
-        found = [self.rows.completed(self.rows.row(row.id)) for row in self.first(num_rows)]
-        self.rows.save()
-        return found
 
 
 def cells(row: RunRow) -> tuple[str, str, str, str]:

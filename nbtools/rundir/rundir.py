@@ -15,7 +15,7 @@ import os
 import pwd
 import re
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Self
@@ -307,15 +307,13 @@ def project_of(script: Path) -> Project:
     Raises:
         ProjectError: there is none.
     """
-    run = RunDir(script.parent)
-    candidates: list[Callable[[], Project]] = []
-    if is_run(run.path):
-        candidates = [lambda: Project(Path((read_json(run.launch) or {})["root"])), find_project]
-    for candidate in candidates:
-        with contextlib.suppress(OSError, ValueError, TypeError, KeyError, NbtoolsError):
-            if (project := candidate()).runs.samefile(run.path.parent):
+    folder = script.parent
+    for root in (launch_of(folder).get("root"), None) if is_run(folder) else ():
+        with contextlib.suppress(OSError, ValueError, TypeError, NbtoolsError):
+            project = find_project() if root is None else Project(Path(root))
+            if project.runs.samefile(folder.parent):
                 return project
-    return find_project(script.parent)
+    return find_project(folder)
 
 
 def name_of(run_id: str) -> str:

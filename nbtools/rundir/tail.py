@@ -15,6 +15,7 @@ from nbtools.rundir.atomic import open_descriptor
 _NO_FILE: Final = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ESTALE, errno.EISDIR, errno.EINVAL, errno.ENXIO)
 _NUM_FINGERPRINT_BYTES: Final = 64
 _LARGE_BYTES: Final = 64 << 20
+_END_BYTES: Final = 1 << 20
 
 
 @contextlib.contextmanager
@@ -229,23 +230,17 @@ def one_line(text: str, max_characters: int = MAX_LINE_CHARACTERS) -> str:
     return cleaned if len(cleaned) <= max_characters else f"{cleaned[:max_characters]}…"
 
 
-def last_lines(path: str | Path, num_lines: int, max_bytes: int = 1 << 20) -> list[str]:
+def last_lines(path: str | Path, num_lines: int) -> list[str]:
     """Return the last lines of a file as `terminal_text`, an incomplete one included; [] if there is no file.
 
-    Reads at most `max_bytes` from the end.
+    Reads the last MiB at most.
     """
     if num_lines <= 0:
         return []
     try:
         with open_regular(path) as file:
-            size = os.fstat(file.fileno()).st_size
-            num_bytes = min(64 << 10, max_bytes)
-            while True:
-                start = max(size - num_bytes, 0)
-                data = os.pread(file.fileno(), num_bytes, start)
-                if start == 0 or num_bytes >= max_bytes or data.count(b"\n") > num_lines:
-                    break
-                num_bytes = min(num_bytes * 4, max_bytes)
+            start = max(os.fstat(file.fileno()).st_size - _END_BYTES, 0)
+            data = os.pread(file.fileno(), _END_BYTES, start)
     except OSError as error:
         if error.errno in _NO_FILE:
             return []

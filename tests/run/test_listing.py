@@ -207,7 +207,7 @@ def test_a_run_that_ends_while_its_row_is_read_is_not_lost(files: RunDir, monkey
     rows = Rows(files.path.parent)
     assert rows.row(files.id).state == "SUCCEEDED"
     files.exit.unlink()
-    assert rows.summary(files.id)["state"] == "SUCCEEDED"
+    assert rows.run(files.id).summary(brief=True)["state"] == "SUCCEEDED"
 
 
 def test_the_step_of_a_killed_run_is_read_from_the_end_of_its_rows(files: RunDir) -> None:

@@ -26,7 +26,6 @@ from nbtools.machine import gpu_queue
 from nbtools.machine.devices import Device
 from nbtools.machine.gpu_queue import Ticket
 from nbtools.machine.processes import members, sweep_processes
-from nbtools.project import find_project
 from nbtools.recipes import recipe_of
 from nbtools.run.removal.clean import CACHE
 from nbtools.rundir.heartbeat import read_heartbeats
@@ -36,20 +35,20 @@ _LONGEST_LOG = 2**20
 _STARTING = "start"
 
 
-def start_trial(config: TrainConfig, launch: Launch, *, root: str | Path | None = None) -> "Trial":
+def start_trial(config: TrainConfig, launch: Launch, *, root: str | Path) -> "Trial":
     """Start a process that takes a few steps of the training on one device of the launch; return at once.
 
     Args:
         config: the training; its `save_dir`, `report_to` and `profile_steps` do not count.
         launch: devices, threads and number of processes, as for `launch`; one process is measured.
-        root: the project, where relative paths of the config start; default: that of the working directory.
+        root: the project, where relative paths of the config start.
 
     Raises:
         LaunchError: every GPU of the launch is in use, the launch is for Slurm, or the data or torch is missing.
     """
     if launch.cluster is not None:
         raise LaunchError("cluster=Slurm(...): a trial runs on this machine, not on a node; set cluster=None for it")
-    project = Path(root).resolve() if root is not None else find_project(missing_ok=True).root
+    project = Path(root).resolve()
     recipe = recipe_of(config)
     with as_launch_error():
         recipe.refuse(config)

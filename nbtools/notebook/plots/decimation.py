@@ -66,12 +66,6 @@ def decimate(series: Series | Sketch, x: NDArray[Any], limits: tuple[float, floa
     return Curve(places, low, high, mean, float(counts.mean()))
 
 
-def all_finite(values: Floats) -> bool:
-    """Whether all values are finite; a finite sum shows it without a second array."""
-    with np.errstate(over="ignore", invalid="ignore"):
-        return math.isfinite(values.sum()) or bool(np.isfinite(values).all())
-
-
 def smooth(values: Floats, weight: float) -> Floats:
     """Return the exponential moving average, debiased as Adam's moments, so that the start is not drawn towards zero.
 

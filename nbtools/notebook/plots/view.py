@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from nbtools.failures.restarts import read_restarts
 from nbtools.failures.stop_conditions import limits_in
 from nbtools.metrics.columns import UNITS, Series, Unit
-from nbtools.notebook.plots.decimation import all_finite, clock_ticks, ticks, time_ticks
+from nbtools.notebook.plots.decimation import clock_ticks, ticks, time_ticks
 from nbtools.notebook.plots.metric_names import matches
 from nbtools.run.checkpoints import Checkpoint
 from nbtools.run.curves import Sketch
@@ -281,7 +281,7 @@ def _has_places(kind: str, every: Iterable[Series | Sketch]) -> bool:
     """Whether all points of all curves have a position on an axis of this kind."""
     columns = (series.samples if kind == "samples" else series.times for series in every)
     found = {(column.__array_interface__["data"][0], len(column)): column for column in columns}  # often the same one
-    return all(np.isfinite(column[-1]) and all_finite(column) for column in found.values())
+    return all(np.isfinite(column).all() for column in found.values())
 
 
 def _pause_at(times: NDArray[Any], index: int) -> float:

@@ -37,18 +37,15 @@ def survey(runs: Path, only: Collection[Path] | None = None) -> list[Stored]:
     return [_stored(path) for path in run_folders(runs.resolve()) if only is None or path in only]
 
 
-def num_bytes_in(path: Path, *, without: Path | None = None) -> int:
-    """Return the sizes of all files below `path`; a link counts its own size, an unreadable file 0.
-
-    The folder `without` is left out.
-    """
-    total, folders, left_out = 0, [str(path)], str(without)
+def num_bytes_in(path: Path) -> int:
+    """Return the sizes of all files below `path`; a link counts its own size, an unreadable file 0."""
+    total, folders = 0, [str(path)]
     while folders:
         with contextlib.suppress(OSError), os.scandir(folders.pop()) as entries:
             for entry in entries:
                 with contextlib.suppress(OSError):
                     if entry.is_dir(follow_symlinks=False):
-                        folders += [entry.path] if entry.path != left_out else []
+                        folders.append(entry.path)
                     else:
                         total += entry.stat(follow_symlinks=False).st_size
     return total
@@ -56,7 +53,8 @@ def num_bytes_in(path: Path, *, without: Path | None = None) -> int:
 
 def _stored(path: Path) -> Stored:
     files = RunDir(path)
-    state, since, obstacle = None, _made_at(files), ""
+    first = file_stamp(files.launch) or file_stamp(files.lock)  # the launcher writes these first
+    state, since, obstacle = None, first[0] / 1e9 if first else time.time(), ""
     if path.is_symlink() or files.lock.is_symlink():
         return Stored(path, None, since, 0, 0, "is a link, which is never followed: remove it by hand")
     try:
@@ -73,16 +71,8 @@ def _stored(path: Path) -> Stored:
             obstacle = "was started less than a minute ago"
     except OSError as error:
         obstacle = str(error)
-    folder = files.checkpoints if is_folder(files.checkpoints) else None
-    of_checkpoints = 0 if folder is None else num_bytes_in(folder)
-    rest = num_bytes_in(path, without=folder)
-    return Stored(path, state, since, rest + of_checkpoints, of_checkpoints, obstacle)
-
-
-def _made_at(files: RunDir) -> float:
-    """Return the time at which the launcher wrote the first file of a run."""
-    stamp = file_stamp(files.launch) or file_stamp(files.lock)
-    return stamp[0] / 1e9 if stamp else time.time()
+    of_checkpoints = num_bytes_in(files.checkpoints) if is_folder(files.checkpoints) else 0
+    return Stored(path, state, since, num_bytes_in(path), of_checkpoints, obstacle)
 
 
 def belongs_to_other(owner: str) -> str:
