@@ -17,7 +17,6 @@ from nbtools.rundir.json_files import write_json
 from nbtools.rundir.requests.events import Event, append_events
 from nbtools.rundir.rundir import RunDir
 
-KILLED = {"rank": 1, "host": "node", "exitcode": -9, "signal": "SIGKILL", "message": "killed by SIGKILL"}
 pytestmark = [pytest.mark.browser, pytest.mark.slow]
 
 

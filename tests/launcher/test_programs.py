@@ -6,7 +6,6 @@ import signal
 import subprocess
 import sys
 import time
-from importlib.util import find_spec
 from typing import Any
 
 import psutil
@@ -48,10 +47,6 @@ SPAWNERS = {
     "its own torchrun": "import subprocess\nif 'RANK' in os.environ:\n    main()\nelse:\n"
     "    sys.exit(subprocess.run([sys.executable, '-m', 'torch.distributed.run', '--standalone', '--nproc-per-node=2', "
     "__file__]).returncode)\n",
-    "accelerate in a notebook": "from accelerate import notebook_launcher\nif __name__ == '__main__':\n"
-    "    notebook_launcher(main, num_processes=2, use_port='0')\n",
-    "Fabric": "from lightning.fabric import Fabric\nif __name__ == '__main__':\n"
-    "    Fabric(accelerator='cpu', devices=2, strategy='ddp').launch()\n    main()\n",
 }
 
 
@@ -72,8 +67,6 @@ def ranks(run: Run) -> list[psutil.Process]:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", SPAWNERS)
 def test_a_stop_ends_every_process_that_a_program_started(cpu_project: Project, name: str) -> None:
-    if name == "Fabric" and find_spec("lightning") is None and not os.environ.get("NBTOOLS_NO_SKIP"):
-        pytest.skip("needs lightning of the extra zoo")
     more = "signal.signal(signal.SIGTERM, signal.SIG_IGN)" if name == "daemons" else "pass"
     run = started(cpu_project, WORKER.format(more=more) + SPAWNERS[name], shutdown_timeout_s=2)
     found = ranks(run)

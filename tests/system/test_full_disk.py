@@ -287,7 +287,7 @@ def test_the_end_of_a_run_whose_supervisor_can_create_no_file(
 @pytest.mark.parametrize(
     ("strategy", "name", "tries"),
     [
-        *(("ddp", name, 99) for name in ("ENOSPC", "EDQUOT", "EIO", "EROFS", "EACCES", "ESTALE")),
+        *(("ddp", name, 99) for name in ("ENOSPC", "ESTALE")),  # of all errors the text is shown
         *(("fsdp", "EIO", 99), ("ddp", "EIO", 2), ("fsdp", "EIO", 2)),
     ],
 )

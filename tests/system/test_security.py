@@ -715,7 +715,7 @@ def test_what_is_secret_in_the_environment_is_in_no_file_and_on_no_screen(
     program = "import os\nassert os.environ['RANK'] and os.environ['HF_TOKEN'], 'it has both'\nprint('loss=1.5')\n"
     script = project.scripts / "toy.py"
     script.write_text(f"{program}raise ValueError('boom')\n")
-    run = nt.launch(script, nproc_per_node=2, gpus=(), max_restarts=1)
+    run = nt.launch(script, nproc_per_node=2, gpus=())
     assert run.wait(timeout_s=300, check=False) is RunState.FAILED, run.log()
     assert "boom" in run.failure.message
     check_secrets(project.runs)

@@ -20,16 +20,12 @@ of its TINY values, and a medium that shows what the model generates."""
 _LONG = {"prompt_length": 8, "sequence_length": 24, "vocab_size": 60, "min_chars": 5, "eval_samples": 9}
 _LONG |= {"dataset": "stories.csv", "batch_size": 2, "gradient_accumulation_steps": 2, "texts_at_once": 3}
 _PAIRS = {"dataset": "pairs.jsonl", "eval_draws": 5, "batch_size": 2, "guidance": 1.0}
-_ONE = {"eval_samples": 1, "eval_rollouts": 1}
-_FEW = {"eval_samples": 5, "batch_size": 2, "eval_batch_size": 1, "eval_rollouts": 2}
+_FEW = {"eval_samples": 5, "batch_size": 2, "eval_batch_size": 1, "eval_rollouts": 1}
 CASES: dict[str, Case] = {
     "mlm_pretraining": ("mlm_pretraining", {"eval_samples": 5, "batch_size": 1}, ""),
-    "masked_diffusion": ("masked_diffusion", {"eval_draws": 5, "batch_size": 1, "sample_texts": 2}, "samples"),
     "masked_diffusion, pairs": ("masked_diffusion", _PAIRS, "samples"),
     "text_classification": ("text_classification", {"eval_samples": 9, "batch_size": 4}, "scores"),
     "algorithm_distillation": ("algorithm_distillation", _FEW, "search"),
-    "algorithm_distillation, one rollout": ("algorithm_distillation", _ONE, "search"),
-    "llm_gan": ("llm_gan", {"eval_samples": 10, "batch_size": 2, "gradient_accumulation_steps": 2}, "samples"),
     "llm_gan, scores of texts": ("llm_gan", _LONG, "samples"),
     "llm_gan, verdicts": ("llm_gan", {**_LONG, "judging": "verdicts", "max_judge_tokens": 6}, "samples"),
 }

@@ -326,20 +326,6 @@ def test_given_words_are_remembered_by_the_run_and_its_launcher_script(work: Pat
     assert child.info["script"] == str(script) and child.name == "mine" and known_words(child) == given
 
 
-def test_a_launcher_script_that_was_edited_by_hand_is_left_with_a_note(work: Path, project: Project) -> None:
-    program = Program(script=str(work / "saves.py"), args=("--steps", "20"), cwd=str(work))
-    script = write_script(program, "mine", Launch(torchrun=False), project=project)
-    script.write_text("# my own comment\n" + script.read_text())
-    before = script.read_bytes()
-    parent = finished(launch(script))
-    with pytest.warns(
-        UserWarning, match=r"mine.py: was edited by hand, so .*; write resume=\('--resume=\{checkpoint\}',\)"
-    ):
-        child = resume(parent, resume_with=["--resume={checkpoint}"])
-    assert script.read_bytes() == before
-    assert finished(child).info["resumed_from"]["step"] == 20
-
-
 def test_a_program_is_launched_again_with_the_arguments_of_its_run(work: Path, project: Project) -> None:
     first = finished(saves("--steps", "3"))
     again = finished(launch_again(first))

@@ -208,7 +208,7 @@ def test_bytes_that_are_no_text_take_little_time(log: Path) -> None:
     lines = [re.findall(r"[\d.]+", line) for _ in range(10) for line in log.read_text(errors="replace").split("\n")]
     searched = time.process_time()
     assert [*LogMetrics(log).poll()] == [] and lines
-    assert time.process_time() - searched < 5 * (searched - began)
+    assert time.process_time() - searched < 20 * (searched - began), "1.1 here"
 
 
 def test_pattern_of_the_user_comes_before_everything_else(log: Path) -> None:

@@ -1026,21 +1026,6 @@ def test_a_launch_of_an_active_script_is_that_run_and_of_other_values_another(
     assert len(nt.runs()) == 3
 
 
-@pytest.mark.slow
-@pytest.mark.promise("safety-double-launch")
-def test_forms_that_launch_together_show_one_run(project: Project, launched: list[nt.ConfigForm]) -> None:
-    launched += [nt.ConfigForm("mlm_pretraining", name="demo", preset="cpu_demo") for _ in range(3)]
-    clicks = [threading.Thread(target=form._body.bar.launch.click) for form in launched]
-    for click in clicks:
-        click.start()
-    for click in clicks:
-        click.join()
-    (run,) = nt.runs()
-    assert sorted(text(form).count(f"Launched {run.id}.") for form in launched) == [0, 0, 1]
-    said = f"{run.id} was already started, so there is no second run."
-    assert sum(said in text(form) for form in launched) == 2
-
-
 @pytest.mark.promise("safety-older-script")
 def test_a_script_of_an_older_nbtools_is_named_in_the_form_and_spelled_out_when_written(
     form: nt.ConfigForm, project: Project

@@ -1,7 +1,6 @@
 """Non-finite gradients and weights: a step is skipped on all ranks alike, counted, and no checkpoint loses its use."""
 
 import functools
-import itertools
 import math
 import random
 from collections.abc import Callable
@@ -81,9 +80,9 @@ def assert_finite(files: RunDir) -> None:
 @pytest.mark.promise("safety-non-finite")
 @pytest.mark.slow
 def test_one_non_finite_gradient_costs_its_step_only(key: str, trained: Train, monkeypatch: pytest.MonkeyPatch) -> None:
-    """NaN and both infinities, in fp32 and bf16, each at another step."""
+    """NaN and an infinity, each at another step."""
     last = TINY[key]["max_steps"]
-    for trial, (precision, value) in enumerate(itertools.product(["fp32", "bf16"], [math.nan, math.inf, -math.inf])):
+    for trial, (precision, value) in enumerate([("fp32", math.nan), ("bf16", -math.inf)]):
         place = 1 + (trial * 5) % last
         config = tiny(key, precision=precision, seed=trial, eval_every=last, checkpoint_every=last)
         with monkeypatch.context() as patch:

@@ -390,7 +390,7 @@ def test_another_program_has_other_rows_and_none_has_none(show: Show) -> None:
 
 
 @pytest.mark.parametrize("name", ["script", "cwd", "python", "accelerate_config"])
-@pytest.mark.parametrize("path", ["x" * 5000 + ".py", "x" * 300, "a/" * 3000 + "t.py"])
+@pytest.mark.parametrize("path", ["x" * 300, "a/" * 3000 + "t.py"])
 def test_a_path_that_is_too_long_is_marked(show: Show, name: str, path: str) -> None:
     form = show(TRAIN)
     line_of(form, name).type_in(path)
