@@ -3,6 +3,7 @@
 import json
 import os
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -206,10 +207,15 @@ def test_a_fresh_kernel_knows_the_true_end_of_a_run_that_failed_meanwhile(server
 
 
 @pytest.mark.promise("fault-6")
-def test_a_run_outlives_the_server(server: Server) -> None:
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_a_run_outlives_the_server(server: Server, number: signal.Signals) -> None:
     run = launch_from(server, server.start_kernel(), steps=100_000)
-    server.process.terminate()  # it ends its kernels; a killed one would leave them
+    kernels = psutil.Process(server.process.pid).children()
+    server.process.send_signal(number)
     server.process.wait(timeout=300)
+    for kernel in kernels:  # a killed server leaves them behind
+        if kernel.is_running():
+            kernel.kill()
     assert goes_on(run)
     assert run.stop().startswith("stopped at step")
 

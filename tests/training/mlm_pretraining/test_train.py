@@ -238,6 +238,17 @@ def test_plain_python_writes_the_whole_run_directory(start: ByHand, texts: Proje
     assert run.step == run.total_steps == 6
 
 
+@pytest.mark.slow
+def test_ctrl_c_saves_a_checkpoint_and_ends_cleanly(start: ByHand, texts: Project) -> None:
+    process = start(tiny(max_steps=500, epochs=500, checkpoint_every=500), nproc=None, more=SLOW_STEPS)
+    run = wait_for_step(texts, 2)
+    process.send_signal(signal.SIGINT)
+    assert process.wait(60) == 0
+    assert "Traceback" not in start.said(process)
+    assert run.state is RunState.STOPPED
+    assert [listed.step for listed in checkpoints_in(run.files.checkpoints)][-1] == run.step
+
+
 def wait_for_step(project: Project, step: int, num_runs: int = 1) -> Run:
     """Wait until the newest of so many runs has done so many steps."""
     eventually(lambda: len(run_folders(project.runs)) >= num_runs)  # not those that are just being made
