@@ -18,7 +18,7 @@ from nbtools.rundir.json_files import finite
 
 _HERE = Path(__file__).parent
 STYLE = (_HERE / "page.css").read_text(encoding="utf-8")
-_NOTIFY = "Have this browser tell the end of the run, its alarms and what notify_on names (see Change), while a page is open"
+_NOTIFY = "Have this browser tell the end of the run, alarms and what notify_on names (see Change), while it is open"
 _WHY_NOT = {
     "missing": "the browser has none for this page; they need https or localhost, and a computer's browser",
     "denied": "the browser does not allow this page to show notifications; change that in its settings of the site",
