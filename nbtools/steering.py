@@ -88,9 +88,9 @@ class Inbox:
     problem, and never opened.
     """
 
-    def __init__(self, run: Path, answered: Collection[str] = ()) -> None:
+    def __init__(self, run: Path, answered: Collection[str] = (), *, folder: str = "requests") -> None:
         """Leave out the requests with the names `answered`, which an earlier attempt has answered."""
-        self._run = run
+        self._folder = run / folder
         self._taken = {f"{name}.json" for name in answered}
 
     def num_waiting(self) -> int:
@@ -113,7 +113,7 @@ class Inbox:
     @contextlib.contextmanager
     def _opened(self) -> Iterator[tuple[int, list[str]]]:
         """Open the folder, and list the files that were not taken yet; OSError if there is none, or if it is a link."""
-        folder: int = os.open(self._run / "requests", os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        folder: int = os.open(self._folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
         try:
             names = os.listdir(folder)
             yield folder, [name for name in names if name[0] != "." and name not in self._taken]

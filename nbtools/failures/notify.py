@@ -20,11 +20,15 @@ from pathlib import Path
 from typing import Any
 from urllib.error import HTTPError
 
+from nbtools.errors import shown
 from nbtools.failures.evidence import last_rows
 from nbtools.failures.stop_conditions import LOOK_EVERY_S, NoticeConditions
 from nbtools.machine.on_end import run_command
 from nbtools.rundir.json_files import finite, read_json
+from nbtools.rundir.requests.conditions import NOTIFY_ON, conditions_of, why_wrong
+from nbtools.rundir.requests.events import Event
 from nbtools.rundir.rundir import RunDir, has_recipe
+from nbtools.steering import Inbox, Request, append_rows
 from nbtools.user_config import read_user_config
 
 CONFIG = "notify"
@@ -91,6 +95,16 @@ class Notifier:
             self._told[why] = now
             self._record({"kind": "not sent", "sentence": f"a notice was not sent: {why}"})
 
+    def changes(self, request: Request, before: Mapping[str, Any], step: int) -> bool:
+        """Record the answer to a request for other conditions than those `before`, and return whether they change;
+        OSError if it cannot be recorded, and then they do not."""
+        why, new = request.problem or why_wrong(request.values), request.values
+        said = ", ".join(f"{NOTIFY_ON}{name} {shown(before.get(name))} -> {shown(new[name])}" for name in new)
+        event = Event(request.name, step, time.time(), request.by, said, refused=why)
+        row = {"kind": "notify_on", **event.to_json(), "sentence": f"{event} ({event.by})"}
+        append_rows(self._run.notices, [row if why else {**row, "conditions": {**before, **new}}])
+        return not why
+
     def _record(self, notice: Mapping[str, Any]) -> None:
         with contextlib.suppress(OSError), self._run.notices.open("a", encoding="utf-8") as file:
             file.write(json.dumps({"format": 1, "time": time.time(), **notice}) + "\n")
@@ -100,10 +114,11 @@ def main() -> None:
     """Notify until the supervisor has told the end, or has ended itself."""
     signal.signal(signal.SIGTERM, lambda *_: None)  # Slurm ends all processes of a job's step; the end comes after it
     told, run = io.FileIO(sys.stdin.fileno(), closefd=False), RunDir(Path(sys.argv[1]))  # select sees no buffer
-    words, plan = json.loads(told.readline()), read_json(run.launch) or {}
-    settings, lower = plan["launch"]["notify_on"], plan.get("lower_is_better", True)
+    (words, began), plan = json.loads(told.readline()), read_json(run.launch) or {}
+    settings, inbox = conditions_of(run), Inbox(run.path, folder=run.notice_requests.name)
     notifier = Notifier(run, plan.get("name") or run.id, words)
-    conditions = NoticeConditions(run, settings, str(plan.get("best_by") or ""), lower=lower)
+    options = {"best_by": str(plan.get("best_by") or ""), "lower": plan.get("lower_is_better", True), "began": began}
+    conditions = NoticeConditions(run, settings, **options)
     looks_left = 1 if has_recipe(run) else _NUM_LAST_LOOKS
     while looks_left:
         time.sleep(LOOK_EVERY_S)
@@ -111,6 +126,11 @@ def main() -> None:
         with contextlib.suppress(OSError):  # the next look may work
             for found in conditions.found():
                 notifier.tell(**found)
+            for request in inbox.take():
+                if notifier.changes(request, settings, conditions.last_step):
+                    settings = {**settings, **request.values}
+                    conditions.close()
+                    conditions = NoticeConditions(run, settings, since=time.time(), **options)
     conditions.close()
     ended = json.loads(told.readline() or "{}")
     if not ended and run.process.exists():  # else Slurm will start the next attempt

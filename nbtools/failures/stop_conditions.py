@@ -11,12 +11,13 @@ import re
 import subprocess
 import time
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from statistics import median_high
 from typing import Any
 
 from nbtools.machine.on_end import start_beside
 from nbtools.rundir.json_files import content_of, file_stamp, finite, strict_number, whole
+from nbtools.rundir.requests.conditions import limits_in
 from nbtools.rundir.requests.events import held, paused_s, read_events
 from nbtools.rundir.rundir import RunDir, has_recipe
 from nbtools.rundir.tail import Tail, objects_in, one_line
@@ -24,7 +25,6 @@ from nbtools.rundir.tail import Tail, objects_in, one_line
 LOOK_EVERY_S = 1.0
 _LOSS = re.compile(r"(?:.*[^a-z])?loss(?:es)?\d*", re.IGNORECASE)
 _EVALUATION = re.compile(r"(?:eval|val|valid|validation|test|dev)[/_. ].*loss", re.IGNORECASE)
-_LIMIT = re.compile(r"(.+) ([<>]) ([-+]?[0-9]*\.?[0-9]+(?:[eE][-+]?[0-9]{1,2})?)")
 _TRAIN_LOSS = "train/loss"
 _NUM_CONFIRMED = 5
 """Number of rows whose median must be above the limit: one or two spikes are not a divergence."""
@@ -34,23 +34,18 @@ _FEWEST_ROWS, _MOST_ROWS = 20, 1000
 """Least and greatest number of rows for the median of the loss."""
 
 
-def limits_in(settings: Mapping[str, Any]) -> list[tuple[str, str, str]]:
-    """Return metric, sign and number of each limit of `notify_on`, as launch.json has it; what is none is left out."""
-    given = settings.get("values")
-    found = [_LIMIT.fullmatch(str(text)) for text in (given if isinstance(given, Sequence) else ())]
-    return [(one[1], one[2], one[3]) for one in found if one]
-
-
 class StopConditions:
     """Checks the rows of a run as they are written; `settings` is `stop_on` or `notify_on` as launch.json has it."""
 
-    def __init__(self, run: RunDir, settings: Mapping[str, Any], best_by: str = "", *, lower: bool = True) -> None:
+    def __init__(
+        self, run: RunDir, settings: Mapping[str, Any], best_by: str = "", *, lower: bool = True, began: float = 0.0
+    ) -> None:
         """Begin with the first row; `best_by` is the metric that evaluations are compared by, `lower` whether less is
-        better; without it, it is the first loss of an evaluation that a row has."""
+        better; without it, it is the first loss of an evaluation that a row has. `began`: the time budget's start."""
         self._run, self._settings = run, settings
         self._limits = limits_in(settings)
         self._rows = NewRows(run, *(name for name, *_ in self._limits))
-        self._ends_at = time.monotonic() + 3600 * (finite(settings.get("time_budget_h")) or math.inf)
+        self._ends_at = (began or time.monotonic()) + 3600 * (finite(settings.get("time_budget_h")) or math.inf)
         self._loss = ""
         self._losses: deque[float] = deque(maxlen=_MOST_ROWS)
         self._is_other_stage = False
@@ -129,10 +124,12 @@ class StopConditions:
 class NoticeConditions(StopConditions):
     """Checks the conditions of `notify_on`, which has further ones: limits of values, and steps that do not come."""
 
-    def __init__(self, run: RunDir, settings: Mapping[str, Any], best_by: str = "", *, lower: bool = True) -> None:
-        """Begin with the first row; the arguments are those of `StopConditions`."""
-        super().__init__(run, settings, best_by, lower=lower)
-        self._row_step, self._progress, self._moved_at = 0, tuple[object, ...](), 0.0
+    def __init__(self, run: RunDir, settings: Mapping[str, Any], *best: Any, since: float = 0, **options: Any) -> None:
+        """Begin with the first row; what is found in rows before `since`, a Unix time, is left out. The others are
+        the arguments of `StopConditions`."""
+        super().__init__(run, settings, *best, **options)
+        self._since, self._moved_at, self._row_step, self.last_step = since, 0.0, 0, 0
+        self._progress = tuple[object, ...]()
         self.unseen = {name for name, *_ in self._limits}
         """Metrics of `values` that no row has had."""
 
@@ -140,7 +137,7 @@ class NoticeConditions(StopConditions):
         """Yield what holds now and in the new rows, as `StopConditions` does."""
         yield from super().found()
         minutes, beaten = finite(self._settings.get("stalled_min")), content_of(self._run.heartbeat(0)).get("step")
-        last = max(self._row_step, whole(beaten) or 0)
+        self.last_step = last = max(self._row_step, whole(beaten) or 0)
         # A program whose steps are not known prints something at least.
         progress = self._row_step, beaten, None if last else file_stamp(self._run.log)
         if minutes is None or progress != self._progress or held(read_events(self._run)):
@@ -152,12 +149,13 @@ class NoticeConditions(StopConditions):
     def _check(self, row: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
         step = self._row_step = whole(row.get("step")) or 0
         self.unseen -= row.keys()
-        yield from super()._check(row)
+        found = list(super()._check(row))
         for name, sign, number in self._limits:
             value = finite(row.get(name))
             if value is not None and (value < float(number) if sign == "<" else value > float(number)):
                 said = f"is {value:.4g} at step {step:,}, {'below' if sign == '<' else 'above'} {number}"
-                yield self._found(f"{name} {sign} {number}", step, name, value, said)
+                found.append(self._found(f"{name} {sign} {number}", step, name, value, said))
+        yield from found if (finite(row.get("time")) or math.inf) >= self._since else ()
 
 
 class NewRows:

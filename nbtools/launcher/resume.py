@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Unpack
 
-from nbtools.config import COMMANDS, Launch, Slurm, TrainConfig
+from nbtools.config import COMMANDS, Launch, NotifyOn, Slurm, TrainConfig
 from nbtools.errors import CheckpointError, ConfigError, DataError, LaunchError, NbtoolsError, ScriptError, shown
 from nbtools.launcher.checks.step_count import Schedule, moved_rate, rate_settings, schedule
 from nbtools.launcher.launch import start
@@ -42,6 +42,7 @@ from nbtools.run.state import unsaved
 from nbtools.rundir import secret_values
 from nbtools.rundir.json_files import whole
 from nbtools.rundir.program_files.foreign_checkpoints import ForeignCheckpoint
+from nbtools.rundir.requests.conditions import NOTIFY_ON
 from nbtools.rundir.rundir import foreign_owner, has_recipe, is_run, project_of
 from nbtools.script.compat.aliases import assigned
 from nbtools.script.script import differences, parse_script, write_script
@@ -280,11 +281,15 @@ def read_changes(run: Run, texts: Iterable[str]) -> dict[str, Any]:
 
 
 def steered_changes(run: Run, texts: Iterable[str]) -> dict[str, Any]:
-    """Read texts such as `learning_rate=1e-4` as new values of a running training; those of a program are literals."""
-    if has_recipe(run.files):
-        return read_changes(run, texts)
-    pairs = (text.partition("=") for text in texts)
-    return {name: literal_value(text, otherwise=text) for name, _, text in pairs}
+    """Read texts such as `learning_rate=1e-4` as new values of a running training, and those such as
+    `notify_on.stalled_min=10` as conditions; values of a program are literals."""
+    texts = list(texts)
+    own = [text for text in texts if not text.startswith(NOTIFY_ON)]
+    conditions = assigned(NotifyOn, (text.removeprefix(NOTIFY_ON) for text in texts if text not in own))
+    pairs = (text.partition("=") for text in own)
+    is_recipe = has_recipe(run.files)
+    values = read_changes(run, own) if is_recipe else {name: literal_value(text, text) for name, _, text in pairs}
+    return {**values, "notify_on": conditions} if conditions else values
 
 
 def _no_fields(run: Run, given: Sequence[str]) -> ConfigError:

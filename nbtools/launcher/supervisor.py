@@ -150,7 +150,6 @@ class Supervisor:
         if failure is None:
             self.machines.begin()
             self.checks.begin()
-            self.notifier.begin(mapping_at(mapping_at(self.plan, "launch"), "notify_on"))
             self._watch()
             self.samples.end_stamps()
             self.machines.tell(self.was_asked, returncode=self.agent.returncode)
@@ -181,6 +180,7 @@ class Supervisor:
             if now >= samples.next_sample:
                 self.queue.keep_ticket()
                 samples.sample()
+                self.notifier.look(mapping_at(mapping_at(self.plan, "launch"), "notify_on"))
             if now >= samples.next_stamp:
                 samples.stamp(now)
             if now >= others.next_look:

@@ -10,12 +10,13 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from nbtools.errors import spoken
 from nbtools.rundir.heartbeat import read_heartbeats
-from nbtools.rundir.json_files import finite, read_json, whole
+from nbtools.rundir.json_files import file_stamp, finite, read_json, whole
 from nbtools.rundir.rundir import RUN_DIR_VARIABLE, RUN_ID_VARIABLE, RunDir
 from nbtools.rundir.tail import one_line
 
@@ -81,14 +82,16 @@ class NotifierProcess:
         """Start nothing yet; `words` are those of `notify_with`."""
         self._run, self._words = run, tuple(words)
         self._process: subprocess.Popen[bytes] | None = None
+        self._began = 0.0
 
-    def begin(self, conditions: Mapping[str, Any]) -> None:
-        """Start the process, unless it was started or no condition of `notify_on` is set."""
-        if self._process is None and any(conditions.values()):
+    def look(self, conditions: Mapping[str, Any]) -> None:
+        """Start the process once a condition of `notify_on` is set, or asked for."""
+        self._began = self._began or time.monotonic()
+        if self._process is None and (any(conditions.values()) or file_stamp(self._run.notice_requests)):
             with contextlib.suppress(OSError):
                 self._process = start_beside(self._run, "nbtools.failures.notify", stdin=subprocess.PIPE, bufsize=0)
                 assert self._process.stdin is not None
-                self._process.stdin.write(f"{json.dumps(self._words)}\n".encode())
+                self._process.stdin.write(f"{json.dumps([self._words, self._began])}\n".encode())
 
     def end(self, state: str, sentence: str) -> None:
         """Have the end told, and wait a while for that; the process ends by itself."""

@@ -5,10 +5,12 @@ import math
 import os
 import threading
 import time
+from collections.abc import Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, Self
 
+from nbtools.config import NotifyOn
 from nbtools.errors import LaunchError, RunFailed, RunNotFoundError, html_table, shown
 from nbtools.failures.failure import Failure, lost
 from nbtools.failures.restarts import read_restarts
@@ -34,6 +36,7 @@ from nbtools.rundir.heartbeat import read_heartbeats
 from nbtools.rundir.json_files import strict_number, whole
 from nbtools.rundir.names import find_run
 from nbtools.rundir.program_files.foreign_checkpoints import ForeignCheckpoints
+from nbtools.rundir.requests.conditions import NOTIFY_ON
 from nbtools.rundir.requests.events import Event, changed_values, read_events
 from nbtools.rundir.requests.steer import steer
 from nbtools.rundir.rundir import RunDir, foreign_owner, has_started, is_removed, is_run, name_of
@@ -263,7 +266,9 @@ class Run:
         """The answers to the requests to the running training, oldest first: see `steer`."""
         return read_events(self.files)
 
-    def steer(self, *actions: str, timeout_s: float = 10.0, **values: object) -> str:
+    def steer(
+        self, *actions: str, timeout_s: float = 10.0, notify_on: Mapping[str, object] | None = None, **values: object
+    ) -> str:
         """Change a running training: take actions, or change values for the steps that are left.
 
         All ranks apply it after the same step. `run.steer("save")`, `run.steer(learning_rate=5e-4)`.
@@ -271,22 +276,25 @@ class Run:
         Args:
             actions: `save`, `evaluate`, `pause`, `continue` or `profile` (the next five steps).
             timeout_s: Seconds to wait for the answer.
+            notify_on: Conditions to change, whatever the program is, such as `{"stalled_min": 10, "failed": True}`.
             values: Config fields and their new values: each learning rate (a new peak; the schedule keeps its shape),
                 `max_steps`, `log_every`, `eval_every`, `checkpoint_every`.
 
         Returns:
-            One sentence: what was done after which step, or that the training has not answered yet.
+            One sentence: what was done after which step, or that there is no answer yet.
 
         Raises:
             ConfigError: The training does not take what was asked for, or refused it.
             LaunchError: The run does not run, takes no requests, or belongs to another user.
         """
+        conditions = NotifyOn(**(notify_on or {}))
+        values |= {f"{NOTIFY_ON}{name}": getattr(conditions, name) for name in notify_on or ()}
         if (state := self.state) is not RunState.RUNNING:
             asked = ", ".join(map(shown, (*actions, *values)))
             raise LaunchError(f"{asked}: {self.id} is {state}; only a running training can be steered")
         found = steer(self.files, lambda: self.state.is_final, actions, values, timeout_s)
         if not found:
-            return f"{self.id} has not answered within {timeout_s:g} s; it does after its current step"
+            return f"{self.id} has not answered within {timeout_s:g} s; a training does after its current step"
         return f"after step {found[-1].step}: {', '.join(map(str, found))}"
 
     def wait(self, timeout_s: float | None = None, check: bool = True) -> RunState:

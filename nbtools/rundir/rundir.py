@@ -118,6 +118,8 @@ class RunDir:
     """Requests that the training takes: `actions`, and `values` by name (rank 0, once; no file if it takes none)."""
     requests = _file("requests")
     """Folder of the requests to the running training, one file each (the owner's viewers; rank 0 removes them)."""
+    notice_requests = _file("notice_requests")
+    """Folder of the requests for other conditions of `notify_on` (the owner's viewers; the supervisor's process)."""
     events = _file("events.jsonl")
     """The answer to each request, and its step: see `nbtools.rundir.requests.events` (rank 0, appended)."""
     planned = _file("planned.jsonl")

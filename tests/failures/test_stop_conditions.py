@@ -14,21 +14,24 @@ from typing import Any
 import psutil
 import pytest
 from fixture_types import MonkeyPatch, Start
-from launched import TRAINER, agent
+from launched import TRAINER, agent, at_step
 from waiting import eventually
 
-from nbtools.config import Launch, StopOn
-from nbtools.errors import ConfigError
+from nbtools.config import Launch, NotifyOn, StopOn
+from nbtools.errors import ConfigError, LaunchError
 from nbtools.failures import notify
 from nbtools.failures.stop_conditions import NoticeConditions, StopConditions
 from nbtools.machine.processes import members
 from nbtools.notebook.panel.html import header
+from nbtools.notebook.plots.view import view_of
 from nbtools.recipes import MLMPretrainingConfig
 from nbtools.run.run import Run
 from nbtools.run.state import RunState, why_stopped
 from nbtools.rundir.json_files import read_json, strict_number, write_json
+from nbtools.rundir.requests.conditions import NONE_SET, conditions_of
 from nbtools.rundir.rundir import RunDir
 from nbtools.script.script import parse_script, render
+from nbtools.steering import Request
 from nbtools.user_config import update_user_config
 
 USUAL = StopOn(nan=True, no_improvement=True, loss_above=True).model_dump()
@@ -251,6 +254,42 @@ def test_all_conditions_of_a_notice_are_found(found: Callable[..., object], tmp_
     conditions = NoticeConditions(RunDir(tmp_path), settings, "eval/loss")
     kinds = [notice["condition"] for _ in range(2) for notice in conditions.found()]
     assert kinds == ["train/loss < 1e9", "nan", "no_improvement", "eval/loss > 2", "stalled_min"]
+
+
+def test_rows_before_a_change_count_and_tell_nothing(found: Callable[..., object], tmp_path: Path) -> None:
+    found([{"step": step, "time": step, "eval/loss": step} for step in range(1, 5)], {})
+    settings = {"no_improvement": 2, "values": ["eval/loss > 0", "train/loss > 0"]}
+    conditions = NoticeConditions(RunDir(tmp_path), settings, since=4)
+    notices = [notice["sentence"] for notice in conditions.found()]
+    has_not = "eval/loss has not improved in 2 evaluations (best 1 at step 1)"
+    assert notices == [has_not, "eval/loss is 4 at step 4, above 0"] and conditions.unseen == {"train/loss"}
+    tmp_path.joinpath("ranks").touch()
+    with pytest.raises(OSError, match="Not a directory"):  # as on a full disk: what is not on record does not change
+        notify.Notifier(RunDir(tmp_path), "x", ()).changes(Request("a", values={"ended": True}), NONE_SET, 1)
+    assert json.loads(NotifyOn().model_dump_json()) == conditions_of(RunDir(tmp_path)) == NONE_SET
+
+
+def test_the_owner_changes_the_conditions_of_a_program_that_runs(supervised: Start, posted: Any) -> None:
+    run = supervised(sys.executable, TRAINER, "--steps", "100000")
+    at_step(run, 1, 1)
+    said = run.steer(notify_on={"values": ["train/loss < 2"], "ended": True}, timeout_s=300)
+    assert said.endswith("notify_on.values [] -> ['train/loss < 2'], notify_on.ended False -> True")
+    eventually(lambda: [body["kind"] for body in posted[1:]] == ["train/loss < 2"])
+    link, large, *others = [run.files.notice_requests / f"1769868153250000000-{part * 12}.json" for part in "abcde"]
+    link.symlink_to(run.files.launch)
+    large.write_text("x" * 5000)
+    forged: Any = {"values": {"address": "http://127.0.0.1:1/"}}, {"values": {"ended": 1}}, {"action": "save"}
+    for path, content in zip(others, forged, strict=True):
+        write_json(path, content)
+    eventually(lambda: len([line for line in run.summary()["notices"] if " refused: " in line]) == 5)
+    in_force = {**NONE_SET, "values": ["train/loss < 2"], "ended": True}
+    assert (conditions_of(run.files), view_of(run).limits) == (in_force, [("train/loss", "<", "2")])
+    with pytest.raises(ConfigError, match="NotifyOn has no such field"):
+        run.steer(notify_on={"address": "http://127.0.0.1:1/"})
+    with pytest.raises(LaunchError, match="takes no requests"):
+        run.steer("save")
+    run.stop()
+    eventually(lambda: posted[-1]["kind"] == "ended")
 
 
 def test_a_post_that_fails_is_explained_without_its_address(posted: Any, monkeypatch: MonkeyPatch) -> None:

@@ -35,8 +35,9 @@ def new_rows(history: History, seen: dict[str, Series], names: Collection[str] =
             series = history[name]
             first = _num_equal(series, seen[name]) if name in seen else 0
             seen[name] = series
-            for step, value in zip(series.steps[first:].tolist(), series.values[first:].tolist(), strict=True):
-                rows.setdefault(step, {"step": step})[name] = strict_number(value)
+            columns = (column[first:].tolist() for column in (series.steps, series.times, series.values))
+            for step, at, value in zip(*columns, strict=True):
+                rows.setdefault(step, {"step": step, "time": strict_number(at)})[name] = strict_number(value)
     return b"".join(orjson.dumps(rows[step], option=orjson.OPT_APPEND_NEWLINE) for step in sorted(rows))
 
 

@@ -18,7 +18,7 @@ from nbtools.rundir.json_files import finite
 
 _HERE = Path(__file__).parent
 STYLE = (_HERE / "page.css").read_text(encoding="utf-8")
-_NOTIFY = "Have this browser tell the end of the run, its alarms and what notify_on names, while a page shows them"
+_NOTIFY = "Have this browser tell the end of the run, alarms and what notify_on names (see Change), while it is open"
 _WHY_NOT = {
     "missing": "the browser has none for this page; they need https or localhost, and a computer's browser",
     "denied": "the browser does not allow this page to show notifications; change that in its settings of the site",
@@ -68,7 +68,7 @@ class Notices:
         if self._since is None:
             return
         rows = (row for row in last_rows(run.files.notices) if (finite(row.get("time")) or 0.0) > self._since)
-        told = [(str(row.get("kind")), str(row.get("sentence"))) for row in rows]
+        told = [(str(row.get("kind")), str(row.get("sentence"))) for row in rows if "request" not in row]
         told += [(alarm.partition(" for ")[0], alarm) for alarm in alarms]
         if not state.is_final:
             self._running = run

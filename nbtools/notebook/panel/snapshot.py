@@ -187,7 +187,7 @@ def stamp_of(run: Run) -> tuple[object, ...]:
     files = run.files
     written_once = files.launch, files.config, files.finished, files.unsaved, files.exit
     shown = (*written_once, files.metrics, files.log, files.checkpoints, files.attempts, files.events, files.controls)
-    stamps: list[object] = [file_stamp(path) for path in shown]
+    stamps: list[object] = [file_stamp(path) for path in (*shown, files.notices)]
     if not files.metrics.exists():  # a program writes its checkpoints elsewhere
         stamps += [(saved.path, saved.time) for saved in run.checkpoints]
     with suppress(OSError):
@@ -200,6 +200,7 @@ def take_snapshot(run: Run, state: RunState, first: Curves | None = None) -> Sna
     history, own = (run.history, run.own_history) if first is None else (first, run.rows.newest)
     checkpoints, restarts = run.checkpoints, read_restarts(run.files)
     ranks, launch = read_heartbeats(run.files), mapping_at(run.info, "launch")
+    told = len(run.events), file_stamp(run.files.notices)
     seconds_per_step, last_row = own.pace()  # without the pause between the parent and the resume
     saved = [(checkpoint.path, checkpoint.time) for checkpoint in checkpoints]
     breaks, diverged = _breaks_of(history)
@@ -219,7 +220,7 @@ def take_snapshot(run: Run, state: RunState, first: Curves | None = None) -> Sna
         restarts=restarts,
         warnings=breaks + _gaps_of(own) + not_saved + shared_outputs(run),
         lasting=diverged[:1] + not_saved,
-        version=(run.id, id(history), own.version, own.last_step, saved, len(restarts), len(run.events)),
+        version=(run.id, id(history), own.version, own.last_step, saved, len(restarts), told),
     )
 
 

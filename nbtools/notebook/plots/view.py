@@ -8,7 +8,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nbtools.failures.restarts import read_restarts
-from nbtools.failures.stop_conditions import limits_in
 from nbtools.metrics.columns import UNITS, Series, Unit
 from nbtools.notebook.plots.decimation import clock_ticks, ticks, time_ticks
 from nbtools.notebook.plots.metric_names import matches
@@ -17,6 +16,7 @@ from nbtools.run.curves import Sketch
 from nbtools.run.records import mapping_at
 from nbtools.run.run import Run
 from nbtools.rundir.json_files import finite, whole
+from nbtools.rundir.requests.conditions import conditions_of, limits_in
 from nbtools.rundir.rundir import has_recipe
 
 X = Literal["step", "samples", "time", "relative"]
@@ -104,7 +104,7 @@ def view_of(run: Run, history: Curves | None = None, **options: Any) -> View:
     state = run.state
     subtitle = f"{run.id} · {state.value.lower()} · step {run.step or 0:,}{total}"
     options["is_resume_estimated"] = mapping_at(run.info, "resumed_from").get("is_estimate") is True
-    limits = limits_in(mapping_at(mapping_at(run.info, "launch"), "notify_on"))
+    limits = limits_in(conditions_of(run.files))
     options |= {"restarted_at": restarted_at, "flags": told, "has_ended": state.is_final, "limits": limits}
     return View(history, run.name, subtitle, marks, resumed_at, **options)
 

@@ -80,10 +80,11 @@ def append_events(run: RunDir, events: Iterable[Event], *, planned: bool = False
 
 def read_events(run: RunDir, *, planned: bool = False) -> list[Event]:
     """Return the events of a run, oldest first, or those that it repeats; damaged and other rows are left out."""
-    return list(kept(_events_in, run.planned if planned else run.events) or ())
+    return list(kept(events_in, run.planned if planned else run.events) or ())
 
 
-def _events_in(path: Path) -> list[Event]:
+def events_in(path: Path) -> list[Event]:
+    """Return the events in a file of JSON lines; rows that are none are left out."""
     found = map(Event.from_json, objects_in(end_of(path, _MOST_BYTES)))
     return [event for event in found if event is not None]
 

@@ -14,7 +14,8 @@ from typing import Any
 
 from nbtools.errors import ConfigError, LaunchError, did_you_mean, shown
 from nbtools.rundir.json_files import content_of, write_json
-from nbtools.rundir.requests.events import Event, changed_values, held, read_events
+from nbtools.rundir.requests.conditions import NOTIFY_ON, conditions_of
+from nbtools.rundir.requests.events import Event, changed_values, events_in, held, read_events
 from nbtools.rundir.rundir import RunDir, foreign_owner
 from nbtools.steering import MOST_BYTES
 
@@ -32,17 +33,21 @@ class Steerable:
 
 
 def controls_of(files: RunDir) -> Steerable | None:
-    """Return what a training takes; None if it takes nothing, as a program without `nbtools.steering`."""
+    """Return what a training takes, and the conditions of `notify_on` that its supervisor takes; None if there is
+    neither, as for a program without `nbtools.steering` that was started by hand."""
     found = content_of(files.controls)
     actions, values = found.get("actions"), found.get("values")
+    in_force = conditions_of(files) if content_of(files.process).get("role") == "supervisor" else {}
+    notify_on = {f"{NOTIFY_ON}{name}": value for name, value in in_force.items()}
     if not isinstance(actions, list) or not isinstance(values, dict):
-        return None
+        return Steerable((), notify_on, False) if notify_on else None
     events = read_events(files)
-    return Steerable(tuple(map(str, actions)), {**values, **changed_values(events)}, held(events) is not None)
+    values = {**values, **changed_values(events), **notify_on}
+    return Steerable(tuple(map(str, actions)), values, held(events) is not None)
 
 
-def write_request(run: RunDir, *, action: str = "", values: Mapping[str, Any] | None = None) -> str:
-    """Write a request into a run directory and return its name.
+def write_request(run: RunDir, *, action: str = "", values: Mapping[str, Any] | None = None, folder: str = "") -> str:
+    """Write a request into a run directory, for the training if no other `folder` is given, and return its name.
 
     Raises:
         ConfigError: It is larger than 4 kB, or holds what JSON cannot.
@@ -56,31 +61,35 @@ def write_request(run: RunDir, *, action: str = "", values: Mapping[str, Any] | 
         raise ConfigError(f"{shown(asked)}: {error}; give plain numbers and texts") from None
     if size > MOST_BYTES - 100:
         raise ConfigError(f"{shown(asked)}: has {size:,} bytes; a request has at most {MOST_BYTES:,}")
-    run.requests.mkdir(mode=0o700, exist_ok=True)
+    path = run.path / folder if folder else run.requests
+    path.mkdir(mode=0o700, exist_ok=True)
     name = f"{time.time_ns():019d}-{os.urandom(6).hex()}"
-    write_json(run.requests / f"{name}.json", content)
+    write_json(path / f"{name}.json", content)
     return name
 
 
 def steer(
     files: RunDir, has_ended: Callable[[], bool], actions: Sequence[str], values: Mapping[str, Any], timeout_s: float
 ) -> list[Event]:
-    """Ask a running training for actions and for new values; wait for its answer.
+    """Ask a running training for actions and for new values, and its supervisor for conditions; wait for the answers.
 
     Returns:
-        The events; none if the training has not answered within `timeout_s`, which it does after its current step.
+        The events; none if there was no answer within `timeout_s`; a training answers after its current step.
 
     Raises:
         ConfigError: the training does not take what was asked for.
         LaunchError: it takes no requests, has ended meanwhile, or belongs to another user.
     """
     _check(files, actions, values)
+    own = {name: value for name, value in values.items() if not name.startswith(NOTIFY_ON)}
+    others = {name.removeprefix(NOTIFY_ON): value for name, value in values.items() if name not in own}
     asked = [write_request(files, action=action) for action in actions]
-    asked += [write_request(files, values=values)] if values else []
+    asked += [write_request(files, values=own)] if own else []
+    asked += [write_request(files, values=others, folder=files.notice_requests.name)] if others else []
     until = time.monotonic() + timeout_s
     while True:
         over = has_ended()  # checked first: it answers before its end
-        answers = [event for event in read_events(files) if event.request in asked]
+        answers = [event for event in (*read_events(files), *events_in(files.notices)) if event.request in asked]
         if {event.request for event in answers} == {*asked} or time.monotonic() > until:
             break
         if over:
@@ -94,7 +103,8 @@ def steer(
 def _check(files: RunDir, actions: Sequence[str], values: Mapping[str, Any]) -> None:
     if owner := foreign_owner(files.path):
         raise LaunchError(f"{files.id}: belongs to {owner}, who alone may steer it")
-    if (controls := controls_of(files)) is None:
+    controls, asks_training = controls_of(files), actions or any(not name.startswith(NOTIFY_ON) for name in values)
+    if controls is None or (asks_training and not controls.actions):
         why = "recipes do from their first step on, programs with nbtools.steering.poll"
         raise LaunchError(f"{files.id}: takes no requests (yet): {why}")
     if not actions and not values:

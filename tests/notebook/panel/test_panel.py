@@ -47,10 +47,11 @@ from nbtools.run.run import Run
 from nbtools.run.state import RunState
 from nbtools.rundir import media
 from nbtools.rundir.heartbeat import RankHeartbeat, read_heartbeats
-from nbtools.rundir.json_files import write_json
+from nbtools.rundir.json_files import read_json, write_json
 from nbtools.rundir.process_identity import ProcessIdentity
 from nbtools.rundir.requests.events import Event, append_events
 from nbtools.rundir.rundir import RUN_DIR_VARIABLE, RUN_ID_VARIABLE, RunDir
+from nbtools.steering import append_rows
 
 Show = Callable[..., LivePlot]
 HOSTILE = ["<img src=x onerror=alert(1)>", "</script><script>alert(1)</script>", r"$\frac{1}{2}$", "' onclick='x"]
@@ -689,10 +690,19 @@ def test_a_training_is_steered_from_its_row(folder: RunFolder, show: Show, monke
     assert (shown, row.changes.placeholder) == (["save", "pause"], "learning_rate=0.1")
     row.buttons["save"].click()
     eventually(lambda: "done" in panel._widgets.note.value)
-    row.changes.value = "'learning_rate=0.5' 'eval_every= 7'"
+    typed = "'notify_on.values=a < 2, b > 3' notify_on.no_improvement=True"
+    row.changes.value = f"'learning_rate=0.5' 'eval_every= 7' {typed}"
     row.apply.click()
     eventually(lambda: len(asked) == 2)
-    assert asked == [(("save",), {}), ((), {"learning_rate": 0.5, "eval_every": 7})]
+    conditions = {"values": ("a < 2", "b > 3"), "no_improvement": True}
+    assert asked == [(("save",), {}), ((), {"learning_rate": 0.5, "eval_every": 7, "notify_on": conditions})]
+    rows = [row, show(folder)._widgets.steer]
+    write_json(folder.files.process, {**(read_json(folder.files.process) or {}), "role": "supervisor"})
+    write_json(folder.files.launch, {**(read_json(folder.files.launch) or {}), "launch": {"notify_on": {"nan": True}}})
+    eventually(lambda: all("notify_on.nan=True" in str(each.changes.tooltip) for each in rows))
+    append_rows(folder.files.notices, [{"conditions": {"stalled_min": 9, "values": ["train/loss < 2"]}}])
+    eventually(lambda: all("notify_on.stalled_min=9" in each.changes.tooltip for each in rows))
+    assert [one.is_limit for one in charts(view_of(Run(folder.files.path))).shown[0].series].count(True) == 1
     append_events(folder.files, [Event("a", 10, 1.0, by="ana@box", action="pause")])
     eventually(lambda: row.buttons["continue"].layout.display == "")
     assert "paused by ana@box after step 10" in words(panel)

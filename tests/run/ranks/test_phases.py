@@ -114,6 +114,13 @@ def test_a_healthy_run_is_not_blamed(case: str, tmp_path: Path) -> None:
     assert why_slow(PhaseRows(rows_of(tmp_path, HEALTHY[case])).seconds()) == ""
 
 
+@pytest.mark.parametrize("num", [3, 4, 20])
+def test_checkpoints_are_judged_alike_at_any_time_between_them(num: int) -> None:
+    for trained_s in (30 * num, 30 * num + 15, 30 * num + 30):  # since the start, which no checkpoint precedes
+        assert why_slow({0: {"forward": trained_s, "checkpoint": 10 * num}}).startswith("Checkpoints take 2")
+        assert why_slow({0: {"forward": 2 * trained_s, "checkpoint": 10 * num}}) == ""
+
+
 def test_seconds_of_a_span_are_those_of_its_steps_and_rows_are_read_once(tmp_path: Path) -> None:
     files = rows_of(tmp_path, [rank(data=50), rank(data=20, waiting=30)])
     rows = PhaseRows(files)
