@@ -27,7 +27,7 @@ from nbtools.machine.on_end import run_command
 from nbtools.rundir.json_files import finite, read_json
 from nbtools.rundir.requests.conditions import NOTIFY_ON, conditions_of, why_wrong
 from nbtools.rundir.requests.events import Event
-from nbtools.rundir.rundir import RunDir, has_recipe
+from nbtools.rundir.rundir import RunDir
 from nbtools.steering import Inbox, Request, append_rows
 from nbtools.user_config import read_user_config
 
@@ -35,8 +35,6 @@ CONFIG = "notify"
 """Name of the file of the user's configuration that has the `address`."""
 _NO_ADDRESS = f"{CONFIG}.json of the user's configuration has no address that begins with https:// or http://"
 _POST_WITHIN_S, _TOLD_EVERY_S = 5.0, 3600.0
-_NUM_LAST_LOOKS = 3
-"""Number of looks at the end, in which the reader of a program's output gives the last rows."""
 
 
 class _NoRedirects(urllib.request.HTTPRedirectHandler):
@@ -119,10 +117,11 @@ def main() -> None:
     notifier = Notifier(run, plan.get("name") or run.id, words)
     options = {"best_by": str(plan.get("best_by") or ""), "lower": plan.get("lower_is_better", True), "began": began}
     conditions = NoticeConditions(run, settings, **options)
-    looks_left = 1 if has_recipe(run) else _NUM_LAST_LOOKS
-    while looks_left:
+    is_over = False
+    while not is_over:
         time.sleep(LOOK_EVERY_S)
-        looks_left -= bool(select.select([told], [], [], 0)[0])
+        if is_over := bool(select.select([told], [], [], 0)[0]):
+            conditions.finish()
         with contextlib.suppress(OSError):  # the next look may work
             for found in conditions.found():
                 notifier.tell(**found)

@@ -30,6 +30,7 @@ _NUM_CONFIRMED = 5
 """Number of rows whose median must be above the limit: one or two spikes are not a divergence."""
 _WITHOUT_ROWS = ("time_budget_h", "ended", "failed")
 """Conditions for which no row is read."""
+_LAST_LOOK_WITHIN_S = 120.0
 _FEWEST_ROWS, _MOST_ROWS = 20, 1000
 """Least and greatest number of rows for the median of the loss."""
 
@@ -44,6 +45,7 @@ class StopConditions:
         better; without it, it is the first loss of an evaluation that a row has. `began`: the time budget's start."""
         self._run, self._settings = run, settings
         self._limits = limits_in(settings)
+        self._reads_rows = any(value for name, value in settings.items() if name not in _WITHOUT_ROWS)
         self._rows = NewRows(run, *(name for name, *_ in self._limits))
         self._ends_at = (began or time.monotonic()) + 3600 * (finite(settings.get("time_budget_h")) or math.inf)
         self._loss = ""
@@ -62,9 +64,13 @@ class StopConditions:
         if time.monotonic() >= self._ends_at and time.monotonic() - paused_s(read_events(self._run)) >= self._ends_at:
             hours = self._settings["time_budget_h"]
             yield {"condition": "time_budget_h", "value": hours, "sentence": f"the time budget of {hours:g} h is over"}
-        reads_rows = any(value for name, value in self._settings.items() if name not in _WITHOUT_ROWS)
-        for row in self._rows.read() if reads_rows else ():
+        for row in self._rows.read() if self._reads_rows else ():
             yield from self._check(row)
+
+    def finish(self) -> None:
+        """Wait until all rows of a run that has ended can be read."""
+        if self._reads_rows:
+            self._rows.finish()
 
     def close(self) -> None:
         """End the process that reads the metrics."""
@@ -165,7 +171,14 @@ class NewRows:
         """Begin with the first row; of a program the rows have its losses, and the metrics of these names."""
         self._run, self._tail, self._names = run, Tail(run.metrics), names
         self._reader: subprocess.Popen[bytes] | None = None
-        self._rest = b""
+        self._rest, self._is_whole = b"", False
+
+    def finish(self) -> None:
+        """Have the process that reads the metrics take its last look, so that the next read has all rows."""
+        if not has_recipe(self._run):
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._rest += self._started().communicate(timeout=_LAST_LOOK_WITHIN_S)[0]
+                self._is_whole = True
 
     def close(self) -> None:
         """End the process that reads the metrics."""
@@ -185,14 +198,18 @@ class NewRows:
             block = self._read_by_reader()
         yield from objects_in(block)
 
-    def _read_by_reader(self) -> bytes:
-        """Return the new lines of the process that reads the script's own output; start it at the first call."""
+    def _started(self) -> "subprocess.Popen[bytes]":
+        """Return the process that reads the script's own output; the first call starts it."""
         if self._reader is None:
-            module, streams = "nbtools.metrics.readers.print_rows", {"stdin": subprocess.DEVNULL}
+            module, streams = "nbtools.metrics.readers.print_rows", {"stdin": subprocess.PIPE}
             self._reader = start_beside(self._run, module, *self._names, stdout=subprocess.PIPE, **streams)
-        assert self._reader.stdout is not None
-        os.set_blocking(self._reader.stdout.fileno(), False)
-        with contextlib.suppress(BlockingIOError):
-            self._rest += os.read(self._reader.stdout.fileno(), 1 << 20)
+        return self._reader
+
+    def _read_by_reader(self) -> bytes:
+        """Return the new lines of the process that reads the script's own output."""
+        if not self._is_whole and (output := self._started().stdout):
+            os.set_blocking(output.fileno(), False)
+            with contextlib.suppress(BlockingIOError):
+                self._rest += os.read(output.fileno(), 1 << 20)
         block, end, self._rest = self._rest.rpartition(b"\n")
         return block + end

@@ -10,7 +10,6 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, Self
 
-from nbtools.config import NotifyOn
 from nbtools.errors import LaunchError, RunFailed, RunNotFoundError, html_table, shown
 from nbtools.failures.failure import Failure, lost
 from nbtools.failures.restarts import read_restarts
@@ -287,6 +286,8 @@ class Run:
             ConfigError: The training does not take what was asked for, or refused it.
             LaunchError: The run does not run, takes no requests, or belongs to another user.
         """
+        from nbtools.config import NotifyOn  # pydantic, which a list of runs does not need
+
         conditions = NotifyOn(**(notify_on or {}))
         values |= {f"{NOTIFY_ON}{name}": getattr(conditions, name) for name in notify_on or ()}
         if (state := self.state) is not RunState.RUNNING:

@@ -87,7 +87,7 @@ def measure_runs(folder: Path) -> None:
             time.sleep(0.01)
         return 0
 
-    for what, goal in (("cold", 1.5), ("warm", 0.5), ("warm", 0.5)):
+    for what, goal in (("cold", 0.5), ("warm", 0.5), ("warm", 0.5)):
         print(f"nt.runs() as a board, {what}     {cpu(lambda: fork(show)):>7.2f} CPU s (at most {goal})")
     for words in (["runs"], ["runs", "--state", "FAILED"], ["runs", "--all"], ["runs", "--all", "--json"], ["clean"]):
         print(f"nbtools {' '.join(words):<22} {cpu(lambda words=words: call(*words)):>7.2f} CPU s")  # type: ignore[misc]

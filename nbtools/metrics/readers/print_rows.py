@@ -1,11 +1,10 @@
-"""Prints the losses of a user's script, and the metrics that are named, as JSON lines until its parent process ends.
+"""Prints the losses of a user's script, and the metrics that are named, as JSON lines until its standard input ends.
 
 `python -m nbtools.metrics.readers.print_rows RUN_DIR [METRIC ...]`: a process without numpy reads them, for `stop_on`.
 """
 
-import os
+import select
 import sys
-import time
 from collections.abc import Collection
 from pathlib import Path
 
@@ -50,17 +49,19 @@ def _num_equal(series: Series, before: Series) -> int:
 
 def main() -> None:
     """Print the rows of one run."""
-    run, parent, seen = RunDir(Path(sys.argv[1])), os.getppid(), dict[str, Series]()
+    run, seen, is_over = RunDir(Path(sys.argv[1])), dict[str, Series](), False
     written, tail = History(), Tail(run.metrics)
     launch = launch_of(run.path)
     found = FoundMetrics(run.path, log_metrics(run, launch), written)
     args = [str(arg) for arg in launch.get("args") or ()]
-    while os.getppid() == parent:
+    while True:
         written.follow(tail)
         history = found.history(launch.get("cwd"), args, finite(launch.get("time")), None)
         sys.stdout.buffer.write(new_rows(history, seen, sys.argv[2:]))
         sys.stdout.buffer.flush()
-        time.sleep(_POLL_S)
+        if is_over:
+            break
+        is_over = bool(select.select([sys.stdin], [], [], _POLL_S)[0])  # one more look: all was written before the end
 
 
 if __name__ == "__main__":
