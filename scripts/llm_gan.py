@@ -94,6 +94,7 @@ config = LLMGANConfig(
     prompt_length=32,  # tokens
     temperature=1.0,
     judging="scores",
+    objective="adversarial",
     max_judge_tokens=16,
     generator_warmup_steps=10,
     judge_warmup_steps=100,
@@ -104,6 +105,7 @@ config = LLMGANConfig(
     discount=None,
     entropy_weight=0.005,
     freeze_generator=False,
+    kl_to_start=True,
     texts_at_once=None,
     eval_samples=512,  # texts
 )
@@ -111,4 +113,4 @@ config = LLMGANConfig(
 if __name__ == "__main__":
     main(config)
 
-# Written by nbtools 0.1.0, checksum e1b9ba122c4d
+# Written by nbtools 0.1.0, checksum 1dc5b834542c

@@ -51,6 +51,7 @@ _CODES: dict[str, Any] = {"num_hash_buckets": 128, "num_decoder_layers": 1, "num
 _GRID: dict[str, Any] = {"grid_size": 3, "horizon": 4, "num_histories": 4, "num_episodes": 5, "sequence_length": 8}
 _GAME: dict[str, Any] = {"num_sequences": 100, "num_symbols": 8, "sequence_length": 6, "eval_samples": 30}
 _GAME |= {"generator_warmup_steps": 2, "judge_warmup_steps": 2, "judge_accuracy": 0.0, "judge_steps": 2}
+_GAME |= {"kl_to_start": True}
 TINY: dict[str, dict[str, Any]] = {
     "mlm_pretraining": _small(**_TEXTS, epochs=5),
     "masked_diffusion": _small(**_TEXTS, epochs=50, random_length_share=0.2, eval_draws=20, sample_length=8),

@@ -87,6 +87,12 @@ class LLMGANConfig(TrainConfig):
         basic=True,
         shapes=True,
     )
+    objective: Literal["adversarial", "likelihood"] = setting(
+        "adversarial",
+        "adversarial: the two warm-ups, then the judge's rewards; likelihood, its control: every step trains the "
+        "generator on human texts at warmup_learning_rate, and the judge stays as it is.",
+        basic=True,
+    )
     max_judge_tokens: int = setting(16, "Longest verdict of the judge.", "tokens", ge=4, le=8192, shapes=True)
     generator_warmup_steps: int = setting(
         300, "Steps that train the generator on human texts.", "steps", ge=0, le=1_000_000_000, basic=True
@@ -114,6 +120,9 @@ class LLMGANConfig(TrainConfig):
     )
     entropy_weight: float = setting(0.005, "Weight of the entropy bonus, against repetition.", ge=0, le=100)
     freeze_generator: bool = setting(False, "Do not train the generator after its warm-up, as a baseline.")
+    kl_to_start: bool = setting(
+        False, "Measure the KL divergence from the generator's starting weights, of which a copy stays in memory."
+    )
     texts_at_once: int | None = setting(
         None,
         "Texts that a rank writes and judges together; None for all of an optimizer step. Lower it if memory is short.",
@@ -147,6 +156,8 @@ class LLMGANConfig(TrainConfig):
                 f"model_name={shown(self.model_name)}: a pretrained model needs texts; give a dataset: a CSV file, or "
                 f"{stories.TOPICS}"
             )
+        if self.objective == "likelihood" and self.freeze_generator:
+            raise ValueError("freeze_generator=True: with objective='likelihood' nothing is trained; choose one")
         if self.dataset is None and self.judging == "verdicts":
             raise ValueError("judging='verdicts': needs texts, not a Markov chain; give a dataset, or use scores")
         return self
@@ -257,7 +268,7 @@ def _guide_preset(description: str, nproc_per_node: int | None, values: Mapping[
 
 _CPU_DEMO: dict[str, Any] = {"batch_size": 128, "epochs": 10, "max_steps": 270, "generator_warmup_steps": 10}
 _CPU_DEMO |= {"judge_warmup_steps": 100, "learning_rate": 3e-4, "lr_schedule": "constant", "eval_every": 20}
-_CPU_DEMO |= {"checkpoint_every": 100, "checkpoint_epochs": False}
+_CPU_DEMO |= {"checkpoint_every": 100, "checkpoint_epochs": False, "kl_to_start": True}
 _TEST: dict[str, Any] = {"dataset": stories.TOPICS, "min_chars": 40, "max_chars": 200, "vocab_size": 1000}
 _TEST |= {"sequence_length": 24, "prompt_length": 8, "batch_size": 32, "epochs": 5, "generator_warmup_steps": 60}
 _TEST |= {"judge_warmup_steps": 30, "learning_rate": 3e-4, "eval_every": 25, "eval_samples": 256}

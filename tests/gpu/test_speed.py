@@ -129,7 +129,7 @@ CONFIGS: dict[str, tuple[str, dict[str, Any]]] = {
         {"dataset": None, "num_layers": 12, "hidden_size": 768, "num_heads": 12, "num_hash_buckets": 16_384},
     ),
     "algorithm_distillation": ("algorithm_distillation", {"num_layers": 12, "hidden_size": 1024, "num_heads": 16}),
-    "llm_gan": ("llm_gan", {"num_layers": 8, "hidden_size": 512, "num_heads": 8}),
+    "llm_gan": ("llm_gan", {"num_layers": 8, "hidden_size": 512, "num_heads": 8, "kl_to_start": False}),
 }
 
 

@@ -54,7 +54,7 @@ DIFFUSION = ("train/loss", "eval/loss", "eval/unigram_loss", "eval/bigram_loss")
 SCORES = ("train/loss", "train/padding", "eval/loss", "eval/flat_loss", "eval/majority_accuracy")
 RETURNS = ("train/loss", "eval/loss", "eval/return_first", "eval/return_last", "eval/return_best")
 GAME = ("train/judge_loss", "train/reward", "eval/loss", "eval/oracle_loss", "eval/judge_accuracy", "eval/unique")
-GAME += ("eval/copy_rate", "eval/self_bleu")
+GAME += ("eval/copy_rate", "eval/self_bleu", "eval/kl_to_start")
 BOTH_GENERATOR_STEPS = {"generator_warmup_steps": 1, "judge_warmup_steps": 1, "max_steps": 4}
 """The last gradients are those of the second step in which both are trained: all that was before has to agree."""
 CASES = {

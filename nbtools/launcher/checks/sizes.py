@@ -58,17 +58,21 @@ def _adapter_sizes(config: TrainConfig) -> lora.AdapterSizes | None:
 def training_bytes(config: TrainConfig, precision: str = "") -> int | None:
     """Return the memory per process of weights, gradients and AdamW's two moments, without activations.
 
-    All are fp32 at every precision and DDP keeps a copy on every rank: 16 bytes per weight, 20 with averages of the
-    weights, which count for both models of the GAN. The frozen weights under an adapter have neither gradients nor
-    moments, and are held at `precision` (the config's by default) where autocast computes with them. None for a
-    pretrained model of unknown size.
+    All are fp32 at every precision and DDP keeps a copy on every rank: 16 bytes per weight, and 4 for each further
+    value, a moving average or a starting weight, which count for both models of the GAN. The frozen weights under an
+    adapter have neither gradients nor moments, and are held at `precision` (the config's by default) where autocast
+    computes with them. None for a pretrained model of unknown size.
     """
     if lora.is_adapted(config):
         sizes = _adapter_sizes(config)
-        averages = 4 * sizes.num_trained if sizes is not None and config.ema_decay else 0
-        return None if sizes is None else sizes.num_bytes(precision or config.precision) + averages
+        copies = 0 if sizes is None else 4 * sizes.num_trained * _num_copies(config)
+        return None if sizes is None else sizes.num_bytes(precision or config.precision) + copies
     parameters = num_trainable_parameters(config)
-    return None if parameters is None else (20 if config.ema_decay else 16) * parameters
+    return None if parameters is None else (16 + 4 * _num_copies(config)) * parameters
+
+
+def _num_copies(config: TrainConfig) -> int:
+    return bool(config.ema_decay) + getattr(config, "kl_to_start", False)
 
 
 def sharded_bytes(config: TrainConfig, world_size: int, precision: str) -> int | None:
@@ -183,11 +187,11 @@ def smallest_change(config: TrainConfig, world_size: int, precision: str, availa
 def checkpoint_bytes(config: TrainConfig) -> int | None:
     """Return the approximate size of a checkpoint; None for a pretrained model.
 
-    Weights, their averages and AdamW's two moments are fp32 at every precision: 4 bytes per weight each. The rest
+    Weights, their copies and AdamW's two moments are fp32 at every precision: 4 bytes per weight each. The rest
     (random state, tokenizer) is about ten kilobytes per rank.
     """
     parameters = num_trainable_parameters(config)
-    return None if parameters is None else (16 if config.ema_decay else 12) * parameters
+    return None if parameters is None else (12 + 4 * _num_copies(config)) * parameters
 
 
 def num_checkpoints_kept(config: TrainConfig) -> int:

@@ -100,8 +100,8 @@ def compiled_graphs() -> tuple[int, int, float]:
     return counters["stats"]["unique_graphs"], sum(counters["graph_break"].values()), spent_s["total_wall_time"]
 
 
-class WeightAverages:
-    """Exponential moving averages of weights, in fp32 as the weights are; each rank has those of its own rows."""
+class WeightCopy:
+    """A copy of weights, or their exponential moving averages, in fp32 as they are; a rank has that of its own rows."""
 
     def __init__(self, model: torch.nn.Module, weights: Sequence[torch.Tensor]) -> None:
         self._model, self._weights = model, weights
@@ -113,15 +113,31 @@ class WeightAverages:
         values, weights = ([own_part(each) for each in every] for every in (self.values, self._weights))
         torch._foreach_lerp_(values, weights, 1 - decay)
 
+    def state_dict(self) -> dict[str, torch.Tensor]:
+        """Return the values by their number, for a checkpoint."""
+        return {str(number): value for number, value in enumerate(self.values)}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Restore what `state_dict` returned; an empty mapping changes nothing."""
+        _restore(self.values, state)
+
     @torch.no_grad()
     def exchange(self) -> None:
-        """Let averages and weights change places, one by one: a whole copy would take as much memory again."""
+        """Let copy and weights change places, one by one: a whole copy would take as much memory again."""
         release(self._model)
         for value, weight in zip(self.values, self._weights, strict=True):
-            average, trained = own_part(value), own_part(weight)
-            kept = trained.clone()
-            trained.copy_(average)
-            average.copy_(kept)
+            copied, own = own_part(value), own_part(weight)
+            kept = own.clone()
+            own.copy_(copied)
+            copied.copy_(kept)
+
+
+@torch.no_grad()
+def _restore(weights: Sequence[torch.Tensor], state: Mapping[str, Any]) -> None:
+    """Copy values, by the number of their weight, into weights; of sharded ones only this rank's rows."""
+    for number, value in state.items():
+        weight = weights[int(number)]
+        own_part(weight).copy_(own_rows_of(weight, value))
 
 
 class Optimizer:
@@ -160,7 +176,7 @@ class Optimizer:
         self._config = config
         self._total_steps = total_steps
         self._may_average = may_average
-        self.averages: WeightAverages | None = None
+        self.averages: WeightCopy | None = None
         self._norm = torch.zeros(())
         self._rate = 0.0
         self._before: dict[str, Any] | None = None
@@ -181,7 +197,7 @@ class Optimizer:
     def _start_averages(self) -> None:
         """Average the weights from now on, if the config says so."""
         wanted = self._config.ema_decay and self._may_average
-        self.averages = WeightAverages(self.model, self.weights) if wanted else None
+        self.averages = WeightCopy(self.model, self.weights) if wanted else None
 
     def keep_averages(self) -> None:
         """Leave the averages in the place of the weights: the training has ended."""
@@ -276,7 +292,7 @@ class Optimizer:
         if self._scaler.is_enabled():
             state["scaler"] = self._scaler.state_dict()
         if self.averages is not None:  # they change places with the trained weights while a checkpoint is written
-            state["trained"] = {str(number): value for number, value in enumerate(self.averages.values)}
+            state["trained"] = self.averages.state_dict()
         return state
 
     @staticmethod
@@ -297,10 +313,7 @@ class Optimizer:
             CheckpointError: it is of another model.
         """
         self._start_averages()
-        for number, value in state.get("trained", {}).items():
-            weight = self.weights[int(number)]
-            with torch.no_grad():
-                own_part(weight).copy_(own_rows_of(weight, value))
+        _restore(self.weights, state.get("trained", {}))
         if "optimizer" in state:
             groups = self.adamw.state_dict()["param_groups"]
             weights = [weight for group in self.adamw.param_groups for weight in group["params"]]

@@ -29,10 +29,6 @@ class Generator(nn.Module):
         self.model = model
         self.alphabet = alphabet
 
-    def logits(self, prompts_BP: Tensor, texts_BT: Tensor) -> Tensor:
-        """Return the logits of each token of the texts, in fp32. Shape (B, T, V)."""
-        return self._scored(self._hidden(prompts_BP, texts_BT))
-
     def _hidden(self, prompts_BP: Tensor, texts_BT: Tensor) -> Tensor:
         """Return the hidden state before each token of the texts; of an unknown architecture, the logits."""
         inputs = padded_inputs(torch.cat([prompts_BP, texts_BT[:, :-1]], dim=1), self.alphabet.pad_id)
@@ -43,9 +39,10 @@ class Generator(nn.Module):
             hidden_BTH = self.model.base_model(**inputs, use_cache=False)[0][:, -length:]
         return hidden_BTH
 
-    def _scored(self, hidden: Tensor) -> Tensor:
+    def _scored(self, hidden: Tensor, temperature: float) -> Tensor:
         head = head_of(self.model)
-        return self.alphabet.without_banned((hidden if head is None else head(hidden)).float())
+        logits = self.alphabet.without_banned((hidden if head is None else head(hidden)).float())
+        return logits if temperature == 1 else logits / temperature
 
     def _in_chunks(self, compute: Callable[..., Tensor], hidden_BTH: Tensor, *parts_BT: Tensor) -> list[Tensor]:
         parts = (part.flatten(0, 1) for part in (hidden_BTH, *parts_BT))
@@ -69,8 +66,7 @@ class Generator(nn.Module):
         """
 
         def sums(hidden_NH: Tensor, tokens_N: Tensor, weights_N: Tensor, bonus_N: Tensor | None = None) -> Tensor:
-            logits_NV = self._scored(hidden_NH)
-            logs_NV = (logits_NV if temperature == 1 else logits_NV / temperature).log_softmax(-1)
+            logs_NV = self._scored(hidden_NH, temperature).log_softmax(-1)
             losses_N = -logs_NV.gather(-1, tokens_N[:, None])[:, 0]
             # Where the weight is 0, even the infinite loss of a banned padding token must not count.
             weighted = torch.where(weights_N != 0, losses_N * weights_N, 0.0).sum()
@@ -88,11 +84,11 @@ class Generator(nn.Module):
         fakes_BT = write(self.model, prompts_BP, uniforms_BU[:, :length], self.alphabet, temperature=temperature)
         return Pairs(prompts_BP, reals_BT, fakes_BT, uniforms_BU[:, length:])
 
-    def losses(self, prompts_BP: Tensor, texts_BT: Tensor) -> Tensor:
+    def losses(self, prompts_BP: Tensor, texts_BT: Tensor, temperature: float = 1.0) -> Tensor:
         """Return the negative log-likelihood of every token, 0 after a text's end. Shape (B, T)."""
 
         def losses(hidden_NH: Tensor, tokens_N: Tensor) -> Tensor:
-            return nn.functional.cross_entropy(self._scored(hidden_NH), tokens_N, reduction="none")
+            return nn.functional.cross_entropy(self._scored(hidden_NH, temperature), tokens_N, reduction="none")
 
         losses_N = torch.cat(self._in_chunks(losses, self._hidden(prompts_BP, texts_BT), texts_BT))
         return torch.where(self.alphabet.mask(texts_BT), losses_N.view_as(texts_BT), 0.0)

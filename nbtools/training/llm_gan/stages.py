@@ -1,4 +1,4 @@
-"""The three stages of LLM GAN training: which network trains, its learning rate, and when the next stage starts."""
+"""The stages of LLM GAN training: which network trains, its learning rate, and when the next stage starts."""
 
 import math
 from collections.abc import Mapping
@@ -11,11 +11,12 @@ from nbtools.training.engine.plan import Plan
 
 
 class Stage(StrEnum):
-    """Stage of an adversarial training."""
+    """Stage of a training; one by likelihood has no other."""
 
     GENERATOR = "generator warm-up"
     DISCRIMINATOR = "judge warm-up"
     ADVERSARIAL = "adversarial"
+    LIKELIHOOD = "likelihood"
 
 
 class Stages:
@@ -40,16 +41,18 @@ class Stages:
 
     def at(self, step: int) -> Stage:
         """Return the stage of the next step, or of a past one."""
+        if self._config.objective == "likelihood":
+            return Stage.LIKELIHOOD
         if self.adversarial_since is not None and step > self.adversarial_since:
             return Stage.ADVERSARIAL
         return Stage.GENERATOR if step <= self._config.generator_warmup_steps else Stage.DISCRIMINATOR
 
     def discriminator_draws(self, stage: Stage) -> range:
         """Return the draws of a batch that train the discriminator, one update each."""
-        return range({Stage.GENERATOR: 0, Stage.DISCRIMINATOR: 1, Stage.ADVERSARIAL: self._config.judge_steps}[stage])
+        return range({Stage.DISCRIMINATOR: 1, Stage.ADVERSARIAL: self._config.judge_steps}.get(stage, 0))
 
     def trains_generator(self, stage: Stage) -> bool:
-        return stage is Stage.GENERATOR or (stage is Stage.ADVERSARIAL and not self._config.freeze_generator)
+        return stage is not Stage.DISCRIMINATOR and not (stage is Stage.ADVERSARIAL and self._config.freeze_generator)
 
     def discriminator_learning_rate(self, stage: Stage) -> float:
         config = self._config
@@ -58,13 +61,18 @@ class Stages:
     def generator_learning_rate(self, step: int) -> float:
         """Return the generator's learning rate; the config's schedule holds for adversarial training."""
         since = self.adversarial_since
-        if since is None or step <= since:
+        if since is None or self.at(step) is not Stage.ADVERSARIAL:
             return self._config.warmup_learning_rate
         return learning_rate(self._config, step - since, self._plan.total_steps - since)
 
+    @property
+    def _has_begun(self) -> bool:
+        """Whether no warm-up is left to wait for."""
+        return self.adversarial_since is not None or self._config.objective == "likelihood"
+
     def warmup_note(self) -> str:
         """Return a note if the warm-up leaves no adversarial step, else an empty text."""
-        if self.adversarial_since is not None or self._warm < self._plan.total_steps:
+        if self._has_begun or self._warm < self._plan.total_steps:
             return ""
         return (
             f"note: generator_warmup_steps={self._config.generator_warmup_steps} and "
@@ -74,13 +82,13 @@ class Stages:
 
     def ends_warmup(self, step: int) -> bool:
         """Whether a warm-up ends with this step, so that an evaluation must follow."""
-        return self.adversarial_since is None and step in (self._config.generator_warmup_steps, self._warm)
+        return not self._has_begun and step in (self._config.generator_warmup_steps, self._warm)
 
     def update(self, step: int, judge_accuracy: float) -> str:
         """Record the judge's accuracy after a step, and start adversarial training if it suffices; return a message."""
         config = self._config
         self.judge_accuracy = judge_accuracy
-        if self.adversarial_since is not None or step < self._warm:
+        if self._has_begun or step < self._warm:
             return ""
         found = f"the judge is right on {judge_accuracy:.1%} of the held-out pairs"
         wanted = f"judge_accuracy={config.judge_accuracy}"

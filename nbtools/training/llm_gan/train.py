@@ -26,7 +26,7 @@ from nbtools.data import hub
 from nbtools.recipes import LLMGANConfig
 from nbtools.rundir import media
 from nbtools.training.engine.initial_state import InitialState
-from nbtools.training.engine.optimizer import Optimizer
+from nbtools.training.engine.optimizer import Optimizer, WeightCopy
 from nbtools.training.engine.sampler import batches_of_rank, uniforms
 from nbtools.training.engine.worker import Worker
 from nbtools.training.llm_gan.dataset import text_data
@@ -45,6 +45,8 @@ from nbtools.training.text.vocabulary import Floats, Tokens
 _NUM_SHOWN = 8
 _MOST_COMPARED = 1000
 """Texts whose self-BLEU is measured."""
+_TEMPERATURES = (0.6, 0.8, 1.0, 1.2, 1.4)
+"""Temperatures of the comparison of quality and diversity."""
 
 
 def train(worker: Worker, config: LLMGANConfig) -> None:
@@ -59,10 +61,13 @@ def train(worker: Worker, config: LLMGANConfig) -> None:
         for model in (wrapped_generator, wrapped_discriminator)
     )
     state = worker.initial_state.state
+    start = WeightCopy(generator_optimizer.model, generator_optimizer.weights) if config.kl_to_start else None
+    if start is not None:
+        start.load_state_dict(state.get("start", {}))
     stages = Stages(plan, state.get("stages"))
     rollouts = GANRollouts(config, generator, discriminator, worker.device)
     rollouts.baseline.load_state_dict(state.get("baseline"))
-    evaluation = Evaluation(worker, config, data, generator, discriminator)
+    evaluation = Evaluation(worker, config, data, generator, discriminator, start)
     num_uniforms = config.sequence_length + discriminator.num_uniforms
     batches = worker.batches(TextDataset(data.train, config.judge_steps + 1, num_uniforms, config.seed), plan.order)
     # The number of texts, not of tokens: exact over ranks and accumulated passes.
@@ -122,7 +127,7 @@ def train(worker: Worker, config: LLMGANConfig) -> None:
         if due.checkpoint:
             state = {"generator": generator_optimizer.state_dict(), "judge": discriminator_optimizer.state_dict()}
             state |= {"stages": stages.state_dict(), "baseline": rollouts.baseline.state_dict()}
-            state["verdicts"] = discriminator.running_state()
+            state |= {"verdicts": discriminator.running_state(), "start": start.state_dict() if start else {}}
             models = {"generator": generator.model, "judge": discriminator.model}
             more = functools.partial(save_tokenizers, data, tuple(models))
             worker.save(models, state, rollouts.tally.state_dict(), write_more=more, stage=str(stage))
@@ -132,31 +137,48 @@ def train(worker: Worker, config: LLMGANConfig) -> None:
     if (best := worker.begin_test(plan)) is not None:
         load_models(best, data, generator, discriminator)
         tested = dataclasses.replace(data, evaluation=data.test)
-        worker.end_test(Evaluation(worker, config, tested, generator, discriminator).measure())
+        test = Evaluation(worker, config, tested, generator, discriminator, start)
+        worker.end_test(test.measure())
+        test.show_temperatures()
 
 
 class Evaluation:
     """Metrics on held-out human texts and one generated text per prompt, always from the same random numbers."""
 
     def __init__(
-        self, worker: Worker, config: LLMGANConfig, data: GANData, generator: Generator, discriminator: Discriminator
+        self,
+        worker: Worker,
+        config: LLMGANConfig,
+        data: GANData,
+        generator: Generator,
+        discriminator: Discriminator,
+        start: WeightCopy | None = None,
     ) -> None:
         self.worker = worker
         self.config = config
         self.data = data
         self.generator = generator
         self.discriminator = discriminator
+        self.start = start
         self._num_compared = min(config.eval_samples, len(data.evaluation), _MOST_COMPARED)
         self._human_self_bleu = math.nan
         samples_N = np.arange(config.eval_samples)
         num_uniforms = config.sequence_length + discriminator.num_uniforms
         self._uniforms_NU = uniforms(config.seed, "evaluation", 0, samples_N, num_uniforms)
 
-    def measure(self) -> dict[str, float]:
-        """Return the metrics of generator and discriminator over all ranks, and show some texts."""
+    def measure(self, temperature: float | None = None) -> dict[str, float]:
+        """Return the metrics of generator and discriminator over all ranks, and show some texts.
+
+        With a `temperature`, they are those of the generator at it, and no text is shown.
+
+        `eval/kl_to_start` is the KL divergence of the policy that writes from the one with the starting weights
+        (Ziegler et al. 2019, arXiv 1909.08593), in nats per text: the mean over generated texts of the difference of
+        their log-likelihoods.
+        """
+        sampled_at = self.config.temperature if temperature is None else temperature
         worker, config, data, texts = self.worker, self.config, self.data, self.data.evaluation
         ngrams = ("copied", "ngrams", "human_copied", "human_ngrams")
-        tally = Tally("loss", "tokens", "reference", "texts", "right", "undecided", *ngrams, device=worker.device)
+        tally = Tally("loss", "tokens", "reference", "texts", "right", "undecided", "kl", *ngrams, device=worker.device)
         seen: set[bytes] = set()
         compared: list[Tokens] = []
         with worker.aside("evaluation"), at_rest(self.generator):
@@ -172,12 +194,15 @@ class Evaluation:
                 )
                 uniforms_BU = torch.from_numpy(self._uniforms_NU[samples_B]).to(worker.device)
                 with generating(config, worker.device):
-                    both = (torch.split(part, config.batch_size) for part in (prompts_BP, reals_BT))
-                    parts = list(zip(*both, strict=True))
-                    parts += parts[-1:] * (num_parts - len(parts))  # of the last chunk, too: equally many on all ranks
-                    losses_BT = torch.cat([self.generator.losses(*part) for part in parts])[: len(samples_B)]
-                    pairs = self.generator.pairs(prompts_BP, reals_BT, uniforms_BU, config.temperature)
+                    losses_BT = self._losses(prompts_BP, reals_BT, num_parts, temperature or 1.0)
+                    pairs = self.generator.pairs(prompts_BP, reals_BT, uniforms_BU, sampled_at)
                     outcomes_B = self.discriminator.prefers(pairs)
+                    kl_BT = torch.zeros_like(losses_BT)
+                    if self.start is not None:
+                        kl_BT -= self._losses(prompts_BP, pairs.fakes_BT, num_parts, sampled_at)
+                        self.start.exchange()
+                        kl_BT += self._losses(prompts_BP, pairs.fakes_BT, num_parts, sampled_at)
+                        self.start.exchange()
                 if not is_own:
                     continue
                 is_first_B = torch.from_numpy(samples_B < len(texts)).to(worker.device)  # no text is counted twice
@@ -186,13 +211,13 @@ class Evaluation:
                 reference_N = self.data.reference(written_NT)
                 tally.add(loss=torch.where(counted_BT, losses_BT, 0.0).double().sum(), tokens=counted_BT.sum())
                 tally.add(reference=float(reference_N.sum()), texts=len(samples_B))
-                tally.add(right=(outcomes_B > 0).sum(), undecided=(outcomes_B == 0).sum())
+                tally.add(kl=kl_BT.double().sum(), right=(outcomes_B > 0).sum(), undecided=(outcomes_B == 0).sum())
                 human_NT = texts.texts_NT[rows_B[samples_B < len(texts)]]
                 counts = *data.copies.count(written_NT), *data.copies.count(human_NT)
                 tally.add(**dict(zip(ngrams, counts, strict=True)))
                 seen.update(hashlib.blake2b(row.tobytes(), digest_size=16).digest() for row in written_NT)
                 compared.append(written_NT[samples_B < self._num_compared])
-                if chunk == 0:
+                if chunk == 0 and temperature is None:
                     self._show(pairs, outcomes_B, reference_N)
             sums = tally.reduce(worker.sum)
             gathered = worker.ranks.gather((seen, compared))
@@ -209,8 +234,35 @@ class Evaluation:
             "eval/undecided": sums["undecided"] / sums["texts"],
             "eval/copy_rate": sums["copied"] / max(sums["ngrams"], 1),
             "eval/human_copy_rate": sums["human_copied"] / max(sums["human_ngrams"], 1),
+            **({} if self.start is None else {"eval/kl_to_start": sums["kl"] / sums["texts"]}),
             **repeats,
         }
+
+    def _losses(self, prompts_BP: Tensor, texts_BT: Tensor, num_parts: int, temperature: float) -> Tensor:
+        """Return the losses of all tokens, of a batch at a time; a short last chunk has as many passes on all ranks."""
+        both = (torch.split(part, self.config.batch_size) for part in (prompts_BP, texts_BT))
+        parts = list(zip(*both, strict=True))
+        parts += parts[-1:] * (num_parts - len(parts))
+        losses = [self.generator.losses(prompts, texts, temperature) for prompts, texts in parts]
+        return torch.cat(losses)[: len(texts_BT)]
+
+    def show_temperatures(self) -> None:
+        """Show quality against diversity over temperatures (Caccia et al. 2020, arXiv 1811.02549).
+
+        The higher curve of two models is the worse one. Quality is the loss of generated texts under the reference
+        model. Diversity is their self-BLEU, in the table also the loss of held-out texts at the temperature.
+        """
+        quality = f"eval/{self.data.reference_name}_loss"
+        found = [(temperature, self.measure(temperature)) for temperature in _TEMPERATURES]
+        names = [name for name in (quality, "eval/self_bleu", "eval/loss", "eval/unique") if name in found[0][1]]
+        rows = [(temperature, *(f"{row[name]:.4f}" for name in names)) for temperature, row in found]
+        title, columns = "Quality against diversity", ("temperature", *(name[5:] for name in names))
+        self.worker.show("temperatures", media.table(title, columns, rows))
+        if "eval/self_bleu" in names:
+            x, y = zip(*sorted((row["eval/self_bleu"], row[quality]) for _, row in found), strict=True)
+            labels = {"x_label": "self-BLEU: less is more diverse", "y_label": f"{quality[5:]}: less is better"}
+            shown = media.series(f"{title}, at temperatures from 0.6 to 1.4", x, {"generator": y}, **labels)
+            self.worker.show("quality_diversity", shown)
 
     def _self_bleu(self, written_NT: Tokens) -> dict[str, float]:
         """Return the self-BLEU of generated texts, and of as many human ones: it grows with the number of texts."""

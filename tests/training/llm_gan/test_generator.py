@@ -38,13 +38,16 @@ def test_the_loss_is_weight_by_likelihood_token_by_token(generator: Generator, t
     weights_BT = torch.randn(3, 5) * mask_BT
     bonus_BT = 0.3 * mask_BT
     expected = expected_bonus = 0.0
+    losses: list[float] = []
     for prompt_P, text_T, weights_T in zip(PROMPTS, TEXTS, weights_BT, strict=True):
         logs_TV = (lone_logits(generator, prompt_P, text_T) / temperature).log_softmax(-1)
         for place, log_V in enumerate(logs_TV):
             expected -= float(weights_T[place] * log_V[text_T[place]])
+            losses.append(-float(log_V[text_T[place]]))
             expected_bonus -= 0.3 * float(sum(log.exp() * log for log in log_V if log > -torch.inf))
     found = generator(PROMPTS, TEXTS, weights_BT, bonus_BT, temperature)
     assert found.tolist() == pytest.approx([expected, expected_bonus], rel=1e-4)
+    assert generator.losses(PROMPTS, TEXTS, temperature)[mask_BT].tolist() == pytest.approx(losses, rel=1e-4)
     assert generator(PROMPTS, TEXTS, weights_BT, None, temperature).tolist() == [pytest.approx(expected, rel=1e-4), 0]
 
 
@@ -65,7 +68,7 @@ def test_the_gradient_of_what_it_wrote_is_that_of_the_expected_reward(generator:
     generator(prompts_BP, texts_B1, reward_V[texts_B1] / 20_000)[0].backward()
     found = bias.grad.clone()
     bias.grad = None
-    probability_V = generator.logits(PROMPTS[:1], texts_B1[:1]).softmax(-1)[0, 0]
+    probability_V = (-generator.losses(PROMPTS[:1].expand(12, 3), torch.arange(12)[:, None])[:, 0]).exp()
     (-(probability_V * reward_V).sum()).backward()
     assert bias.grad.abs().max() > 0.01
     assert found.numpy() == pytest.approx(bias.grad.numpy(), abs=1e-3)

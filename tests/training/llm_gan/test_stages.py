@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from nbtools.errors import ConfigError
 from nbtools.recipes import LLMGANConfig
 from nbtools.training.engine.plan import Plan
 from nbtools.training.llm_gan.stages import Stage, Stages
@@ -74,3 +75,17 @@ def test_without_any_warm_up_the_game_begins_at_once() -> None:
     none = CONFIG.replace(generator_warmup_steps=0, judge_warmup_steps=0, judge_accuracy=0.0)
     assert Stages(plan_of(none, 20)).at(1) is Stage.ADVERSARIAL
     assert Stages(plan_of(none.replace(judge_accuracy=0.8), 20)).at(1) is Stage.DISCRIMINATOR
+
+
+def test_by_likelihood_the_generator_trains_in_every_step_at_the_rate_of_its_warm_up_and_the_judge_never() -> None:
+    config = CONFIG.replace(objective="likelihood")
+    for state in (None, {"game_since": 5, "judge_accuracy": 0.8}):  # from scratch, and from a game
+        stages = Stages(plan_of(config, 5), state)
+        assert {stages.at(step) for step in range(1, 12)} == {Stage.LIKELIHOOD}
+        assert not stages.discriminator_draws(Stage.LIKELIHOOD)
+        assert stages.trains_generator(Stage.LIKELIHOOD)
+        assert [stages.generator_learning_rate(step) for step in (1, 6, 12)] == [0.2] * 3
+        assert not any(stages.ends_warmup(step) for step in range(1, 12))
+        assert stages.warmup_note() == stages.update(5, 0.9) == "", "nothing is waited for"
+    with pytest.raises(ConfigError, match="freeze_generator=True: with objective='likelihood' nothing is trained"):
+        config.replace(freeze_generator=True)

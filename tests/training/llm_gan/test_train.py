@@ -3,12 +3,14 @@
 import copy
 import functools
 import math
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from fixture_types import Train
+from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoModelForTokenClassification
 
 from nbtools.data.llm_gan import markov
@@ -86,16 +88,14 @@ def test_generator_and_judge_are_loaded_apart_by_anybody_and_measure_as_was_said
     reals = torch.from_numpy(data.evaluation.texts_NT.astype(np.int64))
     start = torch.ones(len(reals), 1, dtype=torch.long)
     with torch.no_grad():
-        logits = writer(input_ids=torch.cat([start, reals[:, :-1]], 1)).logits
-        logits[..., :3] = -torch.inf
-        loss = torch.nn.functional.cross_entropy(logits.transpose(1, 2), reals)
         drawn = torch.from_numpy(uniforms(config.seed, "evaluation", 0, np.arange(30), 6))
         fakes = write(writer, start, drawn, data.alphabet)
         means = [
             discriminator(input_ids=torch.cat([start, texts], 1)).logits[:, 1:, 0].mean(1) for texts in (reals, fakes)
         ]
     truth = markov.random_chain(8).losses(fakes.numpy() - 3)
-    assert last.metrics["eval/loss"] == pytest.approx(float(loss), rel=1e-4)
+    loss = -float(log_likelihoods(last.path / "model/generator", reals, 1.0).mean())
+    assert last.metrics["eval/loss"] == pytest.approx(loss, rel=1e-4)
     assert last.metrics["eval/oracle_loss"] == pytest.approx(float(truth.mean()), rel=1e-4)
     assert last.metrics["eval/judge_accuracy"] == pytest.approx(float((means[0] > means[1]).float().mean()))
     written, human = fakes.numpy().astype(np.int32), data.evaluation.texts_NT
@@ -130,6 +130,69 @@ def test_a_frozen_generator_learns_nothing_in_the_game_and_the_judge_goes_on(tra
     assert len(set(generators)) == 1
     assert len(set(judges)) == 3
     assert "train/reward" not in rows(files)[-1]
+
+
+def test_by_likelihood_the_generator_learns_as_in_its_warm_up_and_the_judge_does_not(trained: Train) -> None:
+    files, warm = trained(tiny(objective="likelihood")), trained(tiny(generator_warmup_steps=8))
+    for part, is_trained in (("generator", True), ("judge", False)):
+        weights = [load_file(files.checkpoint(step) / f"model/{part}/model.safetensors") for step in (1, 8)]
+        other = load_file(warm.checkpoint(8) / f"model/{part}/model.safetensors")
+        for name, weight in weights[1].items():
+            assert weight.equal(other[name])
+            assert weight.equal(weights[0][name]) != is_trained, name
+    assert not any("judge_loss" in name or "reward" in name for row in rows(files) for name in row)
+    assert Checkpoint.read(files.checkpoint(8)).manifest["stage"] == "likelihood"
+
+
+def log_likelihoods(folder: Path, texts_NT: torch.Tensor, temperature: float) -> torch.Tensor:
+    """Of texts of the Markov chain under a saved generator, by its own class and without ours. Shape (N, T)."""
+    writer = AutoModelForCausalLM.from_pretrained(folder, trust_remote_code=False).eval()
+    with torch.no_grad():
+        start = torch.ones(len(texts_NT), 1, dtype=torch.long)
+        logits = writer(input_ids=torch.cat([start, texts_NT[:, :-1]], 1)).logits.double()
+    logits[..., :3] = -torch.inf
+    return (logits / temperature).log_softmax(-1).gather(2, texts_NT[..., None])[..., 0]
+
+
+def test_the_divergence_from_the_start_is_that_of_the_distributions_of_all_texts(
+    trained: Train, cpu_project: Project
+) -> None:
+    """Of four symbols and four places there are 256 texts: their sum is exact, and the metric its estimate."""
+    few = {"num_symbols": 4, "sequence_length": 4, "eval_samples": 2000, "temperature": 0.7, "checkpoint_every": 4}
+    first = trained(tiny(**few, objective="likelihood", max_steps=4)).checkpoint(4) / "model/generator"
+    weights = load_file(first / "model.safetensors")
+    torch.save(weights | {"lm_head.weight": weights["transformer.wte.weight"]}, cpu_project.root / "start.pt")
+    config = tiny(**few, objective="likelihood", warmup_learning_rate=1e-2)
+    straight = trained(config, cpu_project.root / "start.pt")
+    resumed = trained(config, straight.checkpoint(4))
+    texts_NT, last = torch.cartesian_prod(*[torch.arange(3, 7)] * 4), straight.checkpoint(8) / "model/generator"
+    own_N, start_N = (log_likelihoods(folder, texts_NT, 0.7).sum(1) for folder in (last, first))
+    mean = float((own_N.exp() * (own_N - start_N)).sum())
+    error = math.sqrt(float((own_N.exp() * (own_N - start_N - mean) ** 2).sum()) / 2000)
+    found = [rows(files)[-1]["eval/kl_to_start"] for files in (straight, resumed)]
+    assert found == [pytest.approx(mean, abs=4 * error)] * 2
+    assert mean > 8 * error, "not by chance"
+
+
+def test_a_run_ends_with_quality_against_diversity_over_temperatures(trained: Train) -> None:
+    config = tiny(test_fraction=0.5)
+    files = trained(config)
+    (table,), (chart,) = (media.read(files.media, name) for name in ("temperatures", "quality_diversity"))
+    assert table.columns == ("temperature", "oracle_loss", "self_bleu", "loss", "unique")
+    shown = {float(row[0]): [float(cell) for cell in row[1:]] for row in table.rows}
+    assert "step-000008" in media.read(files.media, "test")[0].title
+    folder = files.checkpoint(8) / "model/generator"
+    writer = AutoModelForCausalLM.from_pretrained(folder, trust_remote_code=False).eval()
+    data, start = markov_data(config), torch.ones(30, 1, dtype=torch.long)
+    drawn = torch.from_numpy(uniforms(config.seed, "evaluation", 0, np.arange(30), 6))
+    fakes = write(writer, start, drawn, data.alphabet, temperature=1.4)
+    loss = -float(log_likelihoods(folder, torch.from_numpy(data.test.texts_NT).long(), 1.4).mean())
+    oracle = float(markov.random_chain(8).losses(fakes.numpy() - 3).mean())
+    repeats = self_bleu(fakes.numpy().astype(np.int32), data.alphabet)
+    assert shown[1.4][:3] == pytest.approx([oracle, repeats, loss], abs=1e-3)
+    expected = sorted((repeats, oracle) for oracle, repeats, *_ in shown.values())
+    for found, value in zip((chart.x, chart.lines["generator"]), zip(*expected, strict=True), strict=True):
+        assert found == pytest.approx(value, abs=1e-4)
 
 
 def test_what_a_judge_cannot_decide_never_moves_the_generator() -> None:
