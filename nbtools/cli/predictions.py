@@ -13,6 +13,7 @@ from typing import IO
 
 from nbtools.cli.output import with_bar
 from nbtools.data import tables
+from nbtools.data.text_classification.codes import SEPARATOR
 from nbtools.errors import ConfigError, shown
 from nbtools.launcher.resume import config_of
 from nbtools.predict import row_files
@@ -135,4 +136,7 @@ def _print_one(rows: Iterable[row_files.Result], settings: PredictSettings) -> r
         for number, candidates in enumerate(groups, start=1):
             listed = (f"{each.get('token', each.get('code'))} {each['probability']:.3f}" for each in candidates)
             print(printable(f"  {number}: {', '.join(listed)}" if "masks" in row else f"  alone: {', '.join(listed)}"))
+        if sets := row.get("sets"):
+            listed = (f"{SEPARATOR.join(each['codes'])} {each['probability']:.3f}" for each in sets)
+            print(printable(f"  sets: {', '.join(listed)}"))
     return report

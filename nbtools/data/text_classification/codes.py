@@ -116,6 +116,23 @@ class CodeSystem:
                 block_S[: len(code)] = [ids[symbol] for symbol in code]
         return blocks_CS
 
+    @cached_property
+    def trie(self) -> tuple[Array, Array]:
+        """The trie of the codes' symbols, with the block of PAD as one more code; node 0 is the root.
+
+        Returns:
+            The child of each node N by symbol V, -1 for none, shape (N, V), and each code's nodes, shape (C + 1, S).
+        """
+        nodes_CS, pairs_CS, end = np.zeros_like(self.blocks_CS), np.zeros_like(self.blocks_CS), 1
+        for place in range(self.block_size):
+            parents_C = nodes_CS[:, place - 1] if place else nodes_CS[:, 0]  # 0 before the first place is filled
+            pairs_CS[:, place] = parents_C * self.num_symbols + self.blocks_CS[:, place]
+            pairs, nodes_C = np.unique(pairs_CS[:, place], return_inverse=True)
+            nodes_CS[:, place], end = end + nodes_C, end + len(pairs)
+        children = np.full(end * self.num_symbols, -1, dtype=np.int64)
+        children[pairs_CS] = nodes_CS
+        return children.reshape(end, -1), nodes_CS
+
     def to_json(self) -> dict[str, Any]:
         """Return the system as plain values."""
         return {"format": 1, **asdict(self)}

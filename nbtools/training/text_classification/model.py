@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy
 from transformers import CanineConfig, CanineModel, PreTrainedModel
 
-from nbtools.data.text_classification.codes import BOS, EOS, CodeSystem
+from nbtools.data.text_classification.codes import BOS, EOS, PAD, CodeSystem
 from nbtools.errors import CheckpointError, ConfigError
 from nbtools.recipes import TextClassificationConfig
 from nbtools.training.engine import checkpoint
@@ -111,39 +111,58 @@ class TextClassifier(PreTrainedModel):  # type: ignore[no-untyped-call]
         truth_BC = torch.zeros(len(labels_BK), len(self.system.codes) + 1, device=labels_BK.device)
         return truth_BC.scatter_(1, labels_BK % truth_BC.shape[1], 1.0)[:, :-1]  # -1 falls into the last column
 
-    @torch.no_grad()
     def decode(self, memory_BTH: Tensor, mask_BT: Tensor) -> tuple[Tensor, Tensor]:
-        """Decode greedily, restricted to existing codes, each at most once.
+        """Return greedily each row's classes of codes, then -1, shape (B, K), and their probability, shape (B,)."""
+        classes_BWK, log_p_BW = self.search(memory_BTH, mask_BT, width=1)
+        return classes_BWK[:, 0], log_p_BW[:, 0].exp()
+
+    @torch.no_grad()
+    def search(self, memory_BTH: Tensor, mask_BT: Tensor, width: int) -> tuple[Tensor, Tensor]:
+        """Search the trie of known codes for each row's likeliest lists of codes, each code at most once, with a beam.
+
+        Every symbol's probability is among those that the trie allows there, so those of all lists sum to 1. Memory
+        depends on the depth of the trie, not on the number of codes.
 
         Returns:
-            The classes of each row's codes, then -1, shape (B, K); and the probability of their symbols, shape (B,).
+            The classes of W = `width` lists, then -1, shape (B, W, K); and the logarithm of each list's probability,
+            descending, -inf where there are fewer lists, shape (B, W).
         """
-        num_rows, num_codes = len(memory_BTH), len(self.system.codes)
-        device = memory_BTH.device
-        decoder = IncrementalDecoder(self.decoder, memory_BTH, mask_BT, self.system.sequence_length - 1)
-        symbol_B = torch.full((num_rows,), BOS, device=device)
-        log_p_B = torch.zeros(num_rows, device=device)
-        is_free_BC = torch.ones(num_rows, num_codes + 1, dtype=torch.bool, device=device)
-        is_free_BC[:, -1] = False  # at least one code
-        is_symbol_CSV = nn.functional.one_hot(self.blocks_CS, self.system.num_symbols).float()
-        found = []
+        num_rows, device, size = len(memory_BTH), memory_BTH.device, self.system.block_size
+        children_NV, nodes_CS = (torch.from_numpy(each).to(device) for each in self.system.trie)
+        num_codes_N = torch.bincount(nodes_CS.flatten(), minlength=len(children_NV))
+        num_codes_N[nodes_CS[-1]] += self.system.max_codes  # PAD may repeat
+        classes_N = torch.zeros_like(num_codes_N)
+        classes_N[nodes_CS[:, -1]] = torch.arange(len(nodes_CS), device=device)
+        classes_N[nodes_CS[-1, -1]] = -1
+        decoder = IncrementalDecoder(self.decoder, memory_BTH, mask_BT, self.system.sequence_length - 1, width)
+        first_R = torch.arange(num_rows, device=device).repeat_interleave(width) * width
+        symbol_BW = torch.full((num_rows, width), BOS, device=device)
+        found_BWK = torch.zeros(num_rows, width, 0, dtype=torch.long, device=device)
+        log_p_BW = torch.full((num_rows, width), -math.inf, device=device)
+        log_p_BW[:, 0] = 0.0
         for block in range(self.system.max_codes):
-            fits_BC = is_free_BC.clone()
-            for place in range(self.system.block_size):
-                symbols_C = self.blocks_CS[:, place]
-                position_H = self.positions.weight[block * self.system.block_size + place]
-                logits_BV = self.speller(decoder.step(self.symbols(symbol_B) + position_H)).float()
-                allowed_BV = fits_BC.float() @ is_symbol_CSV[:, place] > 0
-                symbol_B = logits_BV.masked_fill(~allowed_BV, -math.inf).argmax(-1)
-                log_p_B += logits_BV.log_softmax(-1).gather(1, symbol_B[:, None]).squeeze(1)
-                fits_BC &= symbols_C == symbol_B[:, None]
-            class_B = fits_BC.float().argmax(1)
-            is_end_B = class_B == num_codes
-            found.append(torch.where(is_end_B, -1, class_B))
-            is_free_BC.scatter_(1, class_B[:, None], False)
-            is_free_BC[:, -1] = True
-            is_free_BC[:, :-1] &= ~is_end_B[:, None]  # after PAD only PAD
-        return torch.stack(found, dim=1), log_p_B.exp()
+            node_BW = torch.zeros_like(symbol_BW)
+            for place in range(size):
+                position_H = self.positions.weight[block * size + place]
+                logits_RV = self.speller(decoder.step(self.symbols(symbol_BW.flatten()) + position_H))
+                logits_BWV = logits_RV[:, : self.system.num_symbols].float().reshape(num_rows, width, -1)
+                child_BWV = children_NV[node_BW]
+                used_BWVK = child_BWV[..., None] == nodes_CS[found_BWK, place][:, :, None]
+                is_free_BWV = (child_BWV >= 0) & (num_codes_N[child_BWV] > used_BWVK.sum(-1))
+                if not place:
+                    is_free_BWV[..., PAD] = block > 0  # at least one code
+                    if block:
+                        is_free_BWV[..., PAD + 1 :] &= (found_BWK[..., -1] >= 0)[..., None]  # after PAD only PAD
+                log_p_BWV = logits_BWV.masked_fill(~is_free_BWV, -math.inf).log_softmax(-1)
+                log_p_BWV = torch.where(is_free_BWV, log_p_BWV + log_p_BW[..., None], -math.inf)
+                log_p_BW, best_BW = log_p_BWV.flatten(1).topk(width)
+                from_BW, symbol_BW = best_BW // logits_BWV.shape[2], best_BW % logits_BWV.shape[2]
+                node_BW = child_BWV.flatten(1).gather(1, best_BW)
+                if width > 1:
+                    found_BWK = found_BWK.gather(1, from_BW[..., None].expand_as(found_BWK))
+                    decoder.reorder(first_R + from_BW.flatten())
+            found_BWK = torch.cat([found_BWK, classes_N[node_BW][..., None]], dim=2)
+        return found_BWK, log_p_BW
 
     @torch.no_grad()
     def flat_predictions(self, pooled_BH: Tensor) -> Tensor:

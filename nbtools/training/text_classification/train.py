@@ -28,7 +28,8 @@ from nbtools.training.engine.worker import Worker
 from nbtools.training.outputs.tally import Tally
 from nbtools.training.text.causal_sampling import at_rest
 from nbtools.training.text_classification import dataset
-from nbtools.training.text_classification.metrics import ScoreTable, prefix_sets, prefixes, score, table_of
+from nbtools.training.text_classification.calibration import Calibration, Floats, calibration_error, coverage_chart
+from nbtools.training.text_classification.metrics import SCORES, ScoreTable, prefix_sets, prefixes, score, table_of
 from nbtools.training.text_classification.model import TextClassifier, build_classifier, check_codes
 
 _NUM_MISTAKES = 20
@@ -54,6 +55,7 @@ def train(worker: Worker, config: TextClassificationConfig) -> None:
     classifier = worker.build(lambda: build_classifier(config, samples.system, code_shares(samples)))
     model = worker.wrap(classifier)
     initial_state.load_weights(classifier)
+    classifier.config.calibration = dataclasses.asdict(Calibration.of(initial_state.model or classifier.config))
     optimizer = Optimizer(model, config, plan.total_steps, worker.device)
     evaluation = Evaluation(worker, config, samples)
     augmentation = dataset.Augmentation(config.seed, config.augmentation, config.unknown_lang)
@@ -105,7 +107,8 @@ def train(worker: Worker, config: TextClassificationConfig) -> None:
 
     if (best := worker.begin_test(plan)) is not None:
         best.load_weights(classifier)
-        test = Evaluation(worker, config, dataclasses.replace(samples, evaluation_rows=samples.test_rows))
+        fitted = Calibration.of(best.model or classifier.config)
+        test = Evaluation(worker, config, dataclasses.replace(samples, evaluation_rows=samples.test_rows), fitted)
         worker.end_test(test.measure(classifier))
         worker.show("test_scores", test.table)
 
@@ -116,13 +119,20 @@ class Evaluation:
     The scores are also shown for first digits, for each language, and with each distinct text counted once: frequent
     texts, which the training data has in other spellings, are easier. If texts of the config's evaluation files are
     trained on, these and the others have scores of their own.
+
+    Probabilities are calibrated by `calibration`, or if it is None by what is fitted to the texts, which the model's
+    config holds from then on. Each half of the texts is then measured with what is fitted to the other half, and no
+    text is in both.
     """
 
     table: MediaItem
     """The scores of parts at the last measurement."""
 
-    def __init__(self, worker: Worker, config: TextClassificationConfig, samples: Samples) -> None:
+    def __init__(
+        self, worker: Worker, config: TextClassificationConfig, samples: Samples, calibration: Calibration | None = None
+    ) -> None:
         self.worker = worker
+        self.calibration = calibration
         self.config = config
         self.samples = samples
         self.prefixes = {digits: of_CD.to(worker.device) for digits, of_CD in prefixes(samples.system).items()}
@@ -136,6 +146,8 @@ class Evaluation:
         self.majority_C = majority_codes(samples).to(worker.device)
         texts = [table.text(row) for row in rows_N.tolist()]
         counts = Counter(texts)
+        numbers = {text: number for number, text in enumerate(counts)}
+        self.halves_N = np.array([numbers[text] % 2 for text in texts])
         self.shares_N = torch.tensor([1 / counts[text] for text in texts], dtype=torch.float64)
         self.is_seen_N = torch.from_numpy(samples.is_seen[rows_N] if samples.is_seen.any() else samples.is_seen[:0])
         self.langs, self.langs_N = parts_of_langs([table.lang(row) for row in rows_N.tolist()])
@@ -146,6 +158,7 @@ class Evaluation:
         mistakes: list[Mistake] = []
         num_mistakes = 0
         tally = Tally("seq2seq_loss", "flat_loss", "texts", device=worker.device)
+        outcomes_2N = torch.zeros(2, len(self.rows_N), dtype=torch.float64)  # probability, and whether it is right
         cuts = [f"first {plural(digits, 'digit')}" for digits in self.prefixes]
         parts = [_ALL, *cuts, _FLAT, _MAJORITY, _DISTINCT, *(self.langs if len(self.langs) > 1 else ())]
         parts += (_SEEN, _UNSEEN) if len(self.is_seen_N) else ()
@@ -173,6 +186,8 @@ class Evaluation:
                 tally.add(texts=len(rows_B), seq2seq_loss=losses[0], flat_loss=losses[1])
                 scores_BS = score(found_BC, true_BC, unseen_BU)
                 table_of_parts.add(_ALL, scores_BS)
+                is_right_B = scores_BS[:, SCORES.index("exact")]
+                outcomes_2N[:, members] = torch.stack([probability_B.double(), is_right_B]).cpu()
                 table_of_parts.add(_FLAT, score(picked_BC, true_BC, unseen_BU))
                 table_of_parts.add(_MAJORITY, score(majority_BC, true_BC, unseen_BU))
                 table_of_parts.add(_DISTINCT, scores_BS, self.shares_N[members, None].to(worker.device))
@@ -196,7 +211,8 @@ class Evaluation:
             means = table_of_parts.reduce(worker.sum)
             self.table = table_of(means)
             worker.show("scores", self.table)
-            self._show(mistakes, num_mistakes, round(sums["texts"]))
+            calibrated = self._calibrate(classifier, *np.reshape(worker.sum(outcomes_2N.flatten()), (2, -1)))
+            self._show(mistakes, num_mistakes, round(sums["texts"]), Calibration.of(classifier.config))
         num_texts, scores = sums.pop("texts"), means[_ALL]
         mean_losses = {name: value / num_texts for name, value in sums.items()}
         # The most important first: a panel's legend has room for the first ones.
@@ -210,7 +226,25 @@ class Evaluation:
         for name, part in (("seen", _SEEN), ("unseen", _UNSEEN)):
             if part in means and means[part]["texts"]:
                 row |= {f"{name}_{score}": means[part][score] for score in ("accuracy", "exact")}
+        row |= calibrated
         return {f"eval/{name}": value for name, value in row.items()}
+
+    def _calibrate(self, classifier: TextClassifier, p_N: Floats, is_right_N: Floats) -> dict[str, float]:
+        """Calibrate the model, show accuracy against coverage, and return the metrics of calibration."""
+        calibrated_N, is_accepted_N = np.zeros(len(p_N)), np.zeros(len(p_N), dtype=bool)
+        for half in (0, 1):
+            is_own_N = self.halves_N == half
+            fitted = self.calibration or Calibration.fit(p_N[~is_own_N], is_right_N[~is_own_N])
+            calibrated_N[is_own_N] = fitted(p_N[is_own_N])
+            is_accepted_N[is_own_N] = calibrated_N[is_own_N] >= fitted.threshold
+        fitted = self.calibration or Calibration.fit(p_N, is_right_N)
+        classifier.config.calibration = dataclasses.asdict(fitted)
+        self.worker.show("coverage", coverage_chart(fitted, p_N, is_right_N))
+        row = {"ece": calibration_error(calibrated_N, is_right_N)}
+        row |= {"ece_uncalibrated": calibration_error(p_N, is_right_N), "coverage": is_accepted_N.mean()}
+        if is_accepted_N.any():
+            row["accepted_exact"] = is_right_N[is_accepted_N].mean()
+        return {name: float(value) for name, value in row.items()}
 
     def _unseen(self, labels_BK: Tensor) -> Tensor:
         """Return 1 where a row has a code that no training row has, else 0. Shape (B, U)."""
@@ -222,13 +256,14 @@ class Evaluation:
         codes = [*classifier.system.codes, *self.unseen_codes]
         return " & ".join(sorted(codes[number] for number in classes_K.tolist() if number >= 0))
 
-    def _show(self, mistakes: list[Mistake], num_mistakes: int, num_texts: int) -> None:
+    def _show(self, mistakes: list[Mistake], num_mistakes: int, num_texts: int, fitted: Calibration) -> None:
         """Show the most confident mistakes of all ranks."""
         gathered = self.worker.ranks.gather((mistakes, num_mistakes))
         if not gathered:
             return  # rank 0 has them
         worst = sorted((mistake for some, _ in gathered for mistake in some), reverse=True)[:_NUM_MISTAKES]
-        rows = [(text, true, found, f"{probability:.2f}") for probability, text, true, found in worst]
+        p_N = fitted(np.array([probability for probability, *_ in worst]))
+        rows = [(*mistake, f"{p:.2f}") for (_, *mistake), p in zip(worst, p_N, strict=True)]
         title = f"Most confident of {sum(count for _, count in gathered):,} mistakes in {num_texts:,} held-out texts"
         self.worker.show("mistakes", media.table(title, ("text", "true", "predicted", "confidence"), rows))
 
