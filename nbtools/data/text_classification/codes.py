@@ -71,6 +71,7 @@ class CodeSystem:
         symbols: in the order of their ids, which begin at 5.
         block_size: symbols of a code.
         max_codes: blocks of a sequence.
+        filler: the mark behind a code that is shorter than a block: PAD, or EOS in OccCANINE's files.
     """
 
     formatter: Formatter
@@ -78,6 +79,7 @@ class CodeSystem:
     symbols: tuple[str, ...]
     block_size: int
     max_codes: int
+    filler: int = PAD
 
     @classmethod
     def of(cls, formatter: Formatter, codes: Iterable[str], max_codes: int) -> "CodeSystem":
@@ -114,6 +116,7 @@ class CodeSystem:
                 block_S[:] = ids[code]
             else:
                 block_S[: len(code)] = [ids[symbol] for symbol in code]
+                block_S[len(code) :] = self.filler
         return blocks_CS
 
     def to_json(self) -> dict[str, Any]:

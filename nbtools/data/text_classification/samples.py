@@ -14,7 +14,7 @@ from nbtools.data.split import DataDigest
 from nbtools.data.text_classification import coded_texts, codes, occupations
 from nbtools.data.text_classification.coded_texts import CodedTexts, Rows, read_key, read_texts, split_texts
 from nbtools.data.text_classification.codes import CodeSystem
-from nbtools.errors import plural, shown
+from nbtools.errors import DataError, plural, shown
 
 _MOST_NAMED = 10
 
@@ -63,14 +63,14 @@ class Samples:
         )
 
 
-def read_samples(config: Any, root: Path | None) -> Samples:
+def read_samples(config: Any, root: Path | None = None, system: CodeSystem | None = None) -> Samples:
     """Read the samples that a `TextClassificationConfig` names, from `root`, or generate occupations without any.
 
     The result depends on the files alone. Without files to evaluate on, `validation_share` of the training texts is
-    held out, and `test_fraction` of these for the test.
+    held out, and `test_fraction` of these for the test. A pretrained model's `system` has more codes than the data.
 
     Raises:
-        DataError: a file is missing or malformed, or one of the two parts is empty.
+        DataError: a file is missing or malformed, one of the two parts is empty, or `system` lacks a code.
     """
     files = [source for name in config.files for source in data_files.sources_of(name, root)]
     val_files = [source for name in config.val_files for source in data_files.sources_of(name, root)]
@@ -85,6 +85,15 @@ def read_samples(config: Any, root: Path | None) -> Samples:
         for row in occupations.rows():
             numbers = [table.numbers.setdefault(code, len(table.numbers)) for code in row.codes]
             table.append(row.text, row.lang, numbers)
+    notes = coded_texts.code_notes(table.numbers, columns)
+    if system is not None:
+        if lacking := sorted(table.numbers.keys() - system.classes.keys()):
+            raise DataError(
+                f"{plural(len(lacking), 'code')} of the data, such as {', '.join(lacking[:5])}, are not in the key of "
+                f"{config.model_name}; a copy of it without the key gives its encoder alone, with new heads"
+            )
+        for code in system.codes:
+            table.numbers.setdefault(code, len(table.numbers))
     if not val_files:
         evaluation = table
         parts, rule = split_texts(table, share, config.test_fraction), f"{split.RULE}, share {share}"
@@ -93,14 +102,14 @@ def read_samples(config: Any, root: Path | None) -> Samples:
         evaluation = read_texts(val_files, columns, parse, max_codes, known=table.numbers)
         parts, rule = (np.arange(len(table)), np.arange(len(evaluation)), np.arange(0)), ""
         is_seen = np.isin(evaluation.keys(), table.keys())
-    system = CodeSystem.of(config.spelling, table.numbers, max_codes)
+    system = system or CodeSystem.of(config.spelling, table.numbers, max_codes)
     classes = [system.classes[code] for code in table.numbers]
     read = (table,) if evaluation is table else (table, evaluation)
     for each in read:
         each.renumber([*classes, *range(len(classes), len(classes) + len(each.unseen))])
     digest = split.digest_of(piece for each in read for piece in each.pieces())
     data = DataDigest(digest, " and ".join(plural(len(each), "row") for each in read), rule)
-    notes = [split.repeated_note(table.keys(), "text"), *coded_texts.code_notes(table.numbers, columns)]
+    notes = [split.repeated_note(table.keys(), "text"), *notes]
     return Samples(system, table, parts[0], evaluation, *parts[1:], data, is_seen, notes)
 
 

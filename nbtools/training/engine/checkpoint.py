@@ -36,6 +36,7 @@ from nbtools.training.text.weights import Renaming, WeightsReport
 
 State = dict[str, Any]
 """Plain values and tensors, which `torch.load(weights_only=True)` loads."""
+_STRANGE = " is not part of this model"
 
 
 # --- writing --------------------------------------------------------------------------------------
@@ -257,20 +258,11 @@ def fill(
     weights = {renaming(name): weight for name, weight in weights.items()}
     buffers = {name.rpartition(".")[2] for name, _ in model.named_buffers()}
     left_out = [name for name in weights if name not in own and _is_constant(name, weights[name], buffers)]
-    present = {id(own[name]) for name in weights if name in own}
-    missing = [name for name in own if name not in weights and id(own[name]) not in present]
-    unknown = [name for name in weights if name not in own and name not in left_out]
-    problems = [f"{name} is missing" for name in missing] + [f"{name} is not part of this model" for name in unknown]
-    problems += [
-        f"{name} is {tuple(tensor.shape)}, not {tuple(own[name].shape)}"
-        for name, tensor in weights.items()
-        if name in own and tuple(tensor.shape) != tuple(own[name].shape)
-    ]
-    if problems:
-        both = [*(f"; {unknown[0]} is not part of this model" for _ in missing[:1] if unknown)]
+    if problems := weight_differences(own, {name: weight for name, weight in weights.items() if name not in left_out}):
+        both = "; ".join(problems[:1] + [problem for problem in problems[1:] if problem.endswith(_STRANGE)][:1])
         raise CheckpointError(
-            f"{where}: its weights are of another model ({len(problems)} differences; {problems[0]}{''.join(both)}); "
-            "resume with the config and dataset that it was trained with"
+            f"{where}: its weights are of another model ({len(problems)} differences; {both}); resume with the config "
+            "and dataset that it was trained with"
         )
     for name in (name for name in weights if name in own):
         part = own_rows_of(own[name], weights[name])
@@ -280,6 +272,17 @@ def fill(
             own_part(own[name]).copy_(part)
     num_weights = len({id(weight) for weight in own.values()})
     return WeightsReport(str(where), num_weights, unexpected=tuple(left_out), renaming=renaming)
+
+
+def weight_differences(
+    own: Mapping[str, torch.Tensor], weights: Mapping[str, torch.Tensor | StoredTensor]
+) -> list[str]:
+    """Return what sets stored weights apart from those of a model: missing and unknown ones, and other shapes."""
+    present = {id(own[name]) for name in weights if name in own}
+    lacking = (name for name, weight in own.items() if name not in weights and id(weight) not in present)
+    found = [f"{name} is missing" for name in lacking] + [name + _STRANGE for name in weights if name not in own]
+    pairs = ((name, tuple(weights[name].shape), tuple(own[name].shape)) for name in weights if name in own)
+    return found + [f"{name} is {stored}, not {shape}" for name, stored, shape in pairs if stored != shape]
 
 
 def _is_constant(name: str, value: torch.Tensor | StoredTensor, buffers: Collection[str]) -> bool:

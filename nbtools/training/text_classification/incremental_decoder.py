@@ -1,13 +1,15 @@
 """A transformer decoder that reads one symbol at a time, and caches keys and values of earlier symbols.
 
-It computes what `torch.nn.TransformerDecoder` with `norm_first`, `batch_first` and without dropout computes for the
-last of all symbols, without reading the earlier ones and the memory again.
+It computes what `torch.nn.TransformerDecoder` with `batch_first` and without dropout computes for the last of all
+symbols, without reading the earlier ones and the memory again.
 
 Shape suffixes: B batch, T characters, H width, N heads, D width of a head, L symbols.
 """
 
 from torch import Tensor, nn
 from torch.nn.functional import linear, scaled_dot_product_attention
+
+_NO_NORMS = (nn.Identity(),) * 3
 
 
 class IncrementalDecoder:
@@ -26,16 +28,18 @@ class IncrementalDecoder:
         x_B1H = hidden_BH[:, None]
         end = self._place + 1
         for layer, past, memory in zip(self._decoder.layers, self._past, self._memories, strict=True):
+            norms = layer.norm1, layer.norm2, layer.norm3
+            before, after = (norms, _NO_NORMS) if layer.norm_first else (_NO_NORMS, norms)
             attention = layer.self_attn
-            query, *new = _projected(attention, layer.norm1(x_B1H), slice(0, 3))
+            query, *new = _projected(attention, before[0](x_B1H), slice(0, 3))
             for states, state in zip(past, new, strict=True):
                 states[:, :, self._place : end] = state
             keys, values = (states[:, :, :end] for states in past)
-            x_B1H = x_B1H + _attended(attention, query, keys, values)
+            x_B1H = after[0](x_B1H + _attended(attention, query, keys, values))
             attention = layer.multihead_attn
-            (query,) = _projected(attention, layer.norm2(x_B1H), slice(0, 1))
-            x_B1H = x_B1H + _attended(attention, query, memory[0], memory[1], self._is_text_B11T)
-            x_B1H = x_B1H + layer.linear2(layer.activation(layer.linear1(layer.norm3(x_B1H))))
+            (query,) = _projected(attention, before[1](x_B1H), slice(0, 1))
+            x_B1H = after[1](x_B1H + _attended(attention, query, memory[0], memory[1], self._is_text_B11T))
+            x_B1H = after[2](x_B1H + layer.linear2(layer.activation(layer.linear1(before[2](x_B1H)))))
         self._place = end
         decoded_B1H: Tensor = x_B1H if self._decoder.norm is None else self._decoder.norm(x_B1H)
         return decoded_B1H[:, 0]

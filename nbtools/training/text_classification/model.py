@@ -12,6 +12,7 @@ Shape suffixes: B batch, T characters, H width, K blocks (codes of a row), S sym
 sequence, V kinds of symbols, C codes (classes).
 """
 
+import json
 import math
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,12 @@ from nbtools.recipes import TextClassificationConfig
 from nbtools.training.engine import checkpoint
 from nbtools.training.text import adapter, pretrained_models
 from nbtools.training.text_classification.incremental_decoder import IncrementalDecoder
+from nbtools.training.text_classification.published import PublishedHeads
+
+_MODEL_TYPES = ("canine", "seq2seq", "seq2seq_mixer")
+"""Model types of a CANINE and OccCANINE's first model, and of its later ones."""
+_MOST_SYMBOLS = 128
+"""Positions that OccCANINE's decoder has."""
 
 
 class TextClassifier(PreTrainedModel):  # type: ignore[no-untyped-call]
@@ -43,22 +50,35 @@ class TextClassifier(PreTrainedModel):  # type: ignore[no-untyped-call]
     _no_split_modules: list[str] = []
     forward_methods = ("encode", "losses", "decode", "flat_predictions")
     blocks_CS: Tensor
+    decoder: Any
+    layers: Any
+    """The layers of the decoder."""
 
     def __init__(self, config: CanineConfig, canine: CanineModel | None = None) -> None:
         super().__init__(config)
         self.system = CodeSystem.from_json(config.code_system)
+        self.add_parts(config, CanineModel(config) if canine is None else canine)
+        self.register_buffer("blocks_CS", torch.from_numpy(self.system.blocks_CS), persistent=False)
+
+    def add_parts(self, config: CanineConfig, canine: CanineModel) -> None:
+        """Add the encoder and new heads, under the names that their files have."""
         width, system = config.hidden_size, self.system
-        self.canine = CanineModel(config) if canine is None else canine
+        self.canine = canine
         self.symbols = nn.Embedding(system.num_symbols, width)
         self.positions = nn.Embedding(system.sequence_length - 1, width)
         sizes = width, config.num_decoder_heads, 4 * width, config.hidden_dropout_prob
         layer = nn.TransformerDecoderLayer(*sizes, activation="gelu", batch_first=True, norm_first=True)
         self.decoder = nn.TransformerDecoder(layer, config.num_decoder_layers, nn.LayerNorm(width))
+        object.__setattr__(self, "layers", self.decoder)  # no second name in the files
         self.speller = nn.Linear(width, system.num_symbols)
         self.flat = nn.Linear(width, len(system.codes))
-        self.register_buffer("blocks_CS", torch.from_numpy(system.blocks_CS), persistent=False)
         for table in (self.symbols, self.positions):
             nn.init.normal_(table.weight, std=1 / math.sqrt(width))
+
+    def embed(self, symbols_BL: Tensor, first: int = 0) -> Tensor:
+        """Return the embeddings of symbols, the first of which has the position `first`. Shape (B, L, H)."""
+        embedded_BLH: Tensor = self.symbols(symbols_BL) + self.positions.weight[first : first + symbols_BL.shape[1]]
+        return embedded_BLH
 
     def forward(self, inputs_BT: Tensor, labels_BK: Tensor) -> Tensor:
         """Return the losses of the decoder and of the flat head, each summed over the batch. Shape (2,)."""
@@ -92,10 +112,9 @@ class TextClassifier(PreTrainedModel):  # type: ignore[no-untyped-call]
     def decoder_logits(self, sequence_BL: Tensor, memory_BTH: Tensor, mask_BT: Tensor) -> Tensor:
         """Return the logits of the next symbol at each position. Shape (B, L, V)."""
         length = sequence_BL.shape[1]
-        hidden_BLH = self.symbols(sequence_BL) + self.positions.weight[:length]
         causal_LL = torch.ones(length, length, dtype=torch.bool, device=sequence_BL.device).triu(1)
-        decoded_BLH = self.decoder(
-            hidden_BLH, memory_BTH, tgt_mask=causal_LL, memory_key_padding_mask=mask_BT, tgt_is_causal=True
+        decoded_BLH = self.layers(
+            self.embed(sequence_BL), memory_BTH, tgt_mask=causal_LL, memory_key_padding_mask=mask_BT, tgt_is_causal=True
         )
         logits_BLV: Tensor = self.speller(decoded_BLH)
         return logits_BLV
@@ -120,19 +139,19 @@ class TextClassifier(PreTrainedModel):  # type: ignore[no-untyped-call]
         """
         num_rows, num_codes = len(memory_BTH), len(self.system.codes)
         device = memory_BTH.device
-        decoder = IncrementalDecoder(self.decoder, memory_BTH, mask_BT, self.system.sequence_length - 1)
+        decoder = IncrementalDecoder(self.layers, memory_BTH, mask_BT, self.system.sequence_length - 1)
         symbol_B = torch.full((num_rows,), BOS, device=device)
         log_p_B = torch.zeros(num_rows, device=device)
         is_free_BC = torch.ones(num_rows, num_codes + 1, dtype=torch.bool, device=device)
         is_free_BC[:, -1] = False  # at least one code
-        is_symbol_CSV = nn.functional.one_hot(self.blocks_CS, self.system.num_symbols).float()
+        is_symbol_CSV = nn.functional.one_hot(self.blocks_CS, self.speller.out_features).float()
         found = []
         for block in range(self.system.max_codes):
             fits_BC = is_free_BC.clone()
             for place in range(self.system.block_size):
                 symbols_C = self.blocks_CS[:, place]
-                position_H = self.positions.weight[block * self.system.block_size + place]
-                logits_BV = self.speller(decoder.step(self.symbols(symbol_B) + position_H)).float()
+                embedded_B1H = self.embed(symbol_B[:, None], block * self.system.block_size + place)
+                logits_BV = self.speller(decoder.step(embedded_B1H[:, 0])).float()
                 allowed_BV = fits_BC.float() @ is_symbol_CSV[:, place] > 0
                 symbol_B = logits_BV.masked_fill(~allowed_BV, -math.inf).argmax(-1)
                 log_p_B += logits_BV.log_softmax(-1).gather(1, symbol_B[:, None]).squeeze(1)
@@ -154,6 +173,84 @@ class TextClassifier(PreTrainedModel):  # type: ignore[no-untyped-call]
         return picked_BC.long()
 
 
+class OccCANINEClassifier(TextClassifier):  # type: ignore[no-untyped-call]
+    """A classifier under the names and in the shapes of OccCANINE's published models, which loads what it saves.
+
+    Beside the names, it differs in the decoder: norms behind the layers, fixed positions, and attention to the padding
+    of the input, which is always `sequence_length` long. In a folder are also `key.json`, the row of the flat head for
+    each code, and for other systems than HISCO `chars.json`, the symbols. Fine-tuning takes a set's codes in ascending
+    order here, too. (OccCANINE's training adds 1 to the attention to PAD symbols, its prediction does not: as here.)
+    """
+
+    base_model_prefix = "encoder"
+    flat_name = "linear_decoder"
+
+    def add_parts(self, config: CanineConfig, canine: CanineModel) -> None:
+        """Add the encoder and new heads, under the names that their files have."""
+        width, num_symbols = config.hidden_size, max(config.num_classes) + 1
+        sizes = width, config.num_decoder_heads, config.decoder_dim_feedforward, config.hidden_dropout_prob
+        layers = nn.TransformerDecoder(nn.TransformerDecoderLayer(*sizes, batch_first=True), config.num_decoder_layers)
+        flat, head = _OrderedLinear(width, config.num_flat_rows, config.flat_rows), nn.Linear(width, num_symbols)
+        embedding, positions = nn.ModuleDict({"embedding": nn.Embedding(num_symbols, width)}), nn.Module()
+        places_L = torch.arange(max(_MOST_SYMBOLS, self.system.sequence_length))
+        angles_LH = places_L[:, None] * 10_000 ** (-torch.arange(0, width, 2) / width)
+        table_LH = torch.stack([angles_LH.sin(), angles_LH.cos()], dim=2).flatten(1)
+        positions.register_buffer("pos_embedding", table_LH[:, None])
+        parts = {"token_emb": embedding, "positional_encoding": positions, "decoder": layers, "head": head}
+        self.decoder = nn.ModuleDict(parts)
+        self.add_module(self.base_model_prefix, canine)
+        self.add_module(self.flat_name, flat)
+        for name, part in {"canine": canine, "flat": flat, "speller": head, "layers": layers}.items():
+            object.__setattr__(self, name, part)  # no second name in the files
+
+    def embed(self, symbols_BL: Tensor, first: int = 0) -> Tensor:
+        """Return the embeddings of symbols, the first of which has the position `first`. Shape (B, L, H)."""
+        parts, last = self.decoder, first + symbols_BL.shape[1]
+        embedded_BLH = parts["token_emb"]["embedding"](symbols_BL) * self.config.hidden_size**0.5
+        return torch.add(embedded_BLH, parts["positional_encoding"].pos_embedding[first:last, 0])
+
+    def encode(self, inputs_BT: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return the last hidden states of characters and padding, no mask, and the pooled output."""
+        longest = self.config.sequence_length + -self.config.sequence_length % 4  # a multiple of CANINE's strides
+        inputs_BT = nn.functional.pad(inputs_BT, (0, longest - inputs_BT.shape[1]))
+        memory_BTH, mask_BT, pooled_BH = super().encode(inputs_BT)
+        return memory_BTH, torch.zeros_like(mask_BT), pooled_BH
+
+    def save_pretrained(self, save_directory: Any, *args: Any, **kwargs: Any) -> None:
+        """Write the model's folder, with the key and the symbols beside."""
+        super().save_pretrained(save_directory, *args, **kwargs)
+        key = dict(zip(self.system.codes, self.config.flat_rows, strict=True))
+        more = {"key": key} | ({"chars": self.system.symbols} if self.system.formatter == "generic" else {})
+        for name, content in more.items():
+            (Path(save_directory) / f"{name}.json").write_text(json.dumps(content), encoding="utf-8")
+
+
+class FlatOccCANINEClassifier(OccCANINEClassifier):  # type: ignore[no-untyped-call]
+    """A classifier under the names of OccCANINE's first model, which had a flat head alone."""
+
+    base_model_prefix = "basemodel"
+    flat_name = "out"
+
+
+class _OrderedLinear(nn.Linear):
+    """A linear layer whose outputs are some of its rows, in another order. Shape (..., C)."""
+
+    rows_C: Tensor
+
+    def __init__(self, width: int, num_rows: int, rows: list[int]) -> None:
+        super().__init__(width, num_rows)
+        self.register_buffer("rows_C", torch.tensor(rows), persistent=False)
+
+    def forward(self, input: Tensor) -> Tensor:
+        return super().forward(input)[..., self.rows_C]
+
+
+def _classifier(config: CanineConfig, canine: CanineModel | None) -> TextClassifier:
+    """Return a classifier of the layout that its config names, with new heads."""
+    classes = {"encoder": OccCANINEClassifier, "basemodel": FlatOccCANINEClassifier}
+    return classes.get(getattr(config, "published_encoder", ""), TextClassifier)(config, canine)
+
+
 def sort_labels(labels_BK: Tensor) -> Tensor:
     """Return every row's classes in ascending order, then -1."""
     highest = torch.iinfo(labels_BK.dtype).max
@@ -161,11 +258,14 @@ def sort_labels(labels_BK: Tensor) -> Tensor:
     return ordered_BK.masked_fill(ordered_BK == highest, -1)
 
 
-def build_classifier(config: TextClassificationConfig, system: CodeSystem, shares_C: Tensor) -> TextClassifier:
+def build_classifier(
+    config: TextClassificationConfig, system: CodeSystem, shares_C: Tensor, published: PublishedHeads | None = None
+) -> TextClassifier:
     """Build a classifier of the config's size, or around the pretrained CANINE that it names.
 
     Args:
-        shares_C: frequency of each code in the training rows, for the initial bias of the flat head.
+        shares_C: frequency of each code in the training rows, for the initial bias of a new flat head.
+        published: the heads of the named model, which has OccCANINE's layout.
 
     Raises:
         ConfigError: the named model cannot be loaded, is no CANINE, or does not fit.
@@ -184,24 +284,27 @@ def build_classifier(config: TextClassificationConfig, system: CodeSystem, share
         classifier = TextClassifier(CanineConfig(**canine_settings(config), **heads))
     else:
         canine = pretrained_models.load_model(CanineModel, config.model_name, "a CANINE")
-        if not isinstance(canine, CanineModel) or canine.config.model_type != "canine":
+        if not isinstance(canine, CanineModel) or canine.config.model_type not in _MODEL_TYPES:
             raise ConfigError(f"model_name={config.model_name!r}: is a {canine.config.model_type}; give a CANINE")
         pretrained_models.check_length(canine, config.model_name, config.sequence_length)
-        if canine.config.hidden_size % config.num_decoder_heads:
+        heads |= {} if published is None else published.settings
+        if canine.config.hidden_size % heads["num_decoder_heads"]:
             raise ConfigError(
-                f"num_decoder_heads={config.num_decoder_heads}: must divide the width of {config.model_name}, "
+                f"num_decoder_heads={heads['num_decoder_heads']}: must divide the width of {config.model_name}, "
                 f"{canine.config.hidden_size}"
             )
         for part in canine.modules():
             if isinstance(part, nn.Dropout):
                 part.p = config.dropout
         dropout = {"hidden_dropout_prob": config.dropout, "attention_probs_dropout_prob": config.dropout}
-        canine.config.update({**heads, **dropout})
-        classifier = TextClassifier(canine.config, canine)
+        canine.config.update({**heads, **dropout, "model_type": "canine"})
+        classifier = _classifier(canine.config, canine)
     with torch.no_grad():
         # Initial bias at each code's frequency (Lin et al. 2017, arXiv 1708.02002): otherwise training first learns
         # that codes are rare.
-        classifier.flat.bias.copy_(torch.logit(shares_C.clamp(1e-6, 0.999)))
+        classifier.flat.bias[getattr(classifier.flat, "rows_C", ...)] = torch.logit(shares_C.clamp(1e-6, 0.999))
+        if published is not None:
+            published.fill(classifier)
     adapter.add_adapter(classifier, config, has_heads=True)
     return classifier
 
@@ -224,14 +327,11 @@ def canine_settings(config: TextClassificationConfig) -> dict[str, Any]:
 
 def open_classifier(folder: Path) -> TextClassifier:
     """Load what `save_pretrained` wrote, executing nothing; CheckpointError if it holds no text classifier."""
-    try:
-        config = CanineConfig.from_pretrained(folder, trust_remote_code=False)
-        base = adapter.base_name(folder)
-        load = pretrained_models.load_model
-        canine: Any = None if base is None else load(CanineModel, base, "the base of an adapter")
-        classifier = TextClassifier(config, canine)
-    except (OSError, ValueError, AttributeError) as error:
-        raise CheckpointError(f"{folder}: holds no text classifier ({pretrained_models.first_line(error)})") from error
+    config, _ = _opened_config(folder)
+    base = adapter.base_name(folder)
+    load = pretrained_models.load_model
+    canine: Any = None if base is None else load(CanineModel, base, "the base of an adapter")
+    classifier = _classifier(config, canine)
     if base is not None:
         adapter.open_adapter(classifier, folder)
     checkpoint.load_weights(classifier, folder)
@@ -240,9 +340,13 @@ def open_classifier(folder: Path) -> TextClassifier:
 
 def check_codes(system: CodeSystem, folder: Path) -> None:
     """Raise CheckpointError if a checkpoint has other codes: its weights could load and would have another meaning."""
+    if difference := system.difference(_opened_config(folder)[1]):
+        raise CheckpointError(f"{folder}: its codes are of other data ({difference}); resume with the data of its run")
+
+
+def _opened_config(folder: Path) -> tuple[CanineConfig, CodeSystem]:
     try:
-        saved = CodeSystem.from_json(CanineConfig.from_pretrained(folder, trust_remote_code=False).code_system)
+        config = CanineConfig.from_pretrained(folder, trust_remote_code=False)
+        return config, CodeSystem.from_json(config.code_system)
     except (OSError, ValueError, AttributeError) as error:
         raise CheckpointError(f"{folder}: holds no text classifier ({pretrained_models.first_line(error)})") from error
-    if difference := system.difference(saved):
-        raise CheckpointError(f"{folder}: its codes are of other data ({difference}); resume with the data of its run")

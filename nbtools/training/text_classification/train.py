@@ -30,6 +30,7 @@ from nbtools.training.text.causal_sampling import at_rest
 from nbtools.training.text_classification import dataset
 from nbtools.training.text_classification.metrics import ScoreTable, prefix_sets, prefixes, score, table_of
 from nbtools.training.text_classification.model import TextClassifier, build_classifier, check_codes
+from nbtools.training.text_classification.published import published_heads
 
 _NUM_MISTAKES = 20
 _NUM_LANGS = 20
@@ -45,13 +46,15 @@ def train(worker: Worker, config: TextClassificationConfig) -> None:
     initial_state = worker.initial_state
     is_download = any(map(hub.named, (*config.files, *config.val_files)))  # which rank 0 reads for all
     share = worker.ranks.from_main if is_download else worker.ranks.in_turn
-    samples = share(lambda: load_samples(config, worker.project.root))
+    published = worker.ranks.in_turn(lambda: published_heads(config, worker.say))
+    system = published.system if published is not None else None
+    samples = share(lambda: load_samples(config, worker.project.root, system))
     plan = worker.plan(len(samples.train_rows), len(samples.evaluation_rows), len(samples.test_rows), samples.data)
     for note in samples.notes:
         worker.say(f"note: {note}")
     if initial_state.model is not None:
         check_codes(samples.system, initial_state.model)
-    classifier = worker.build(lambda: build_classifier(config, samples.system, code_shares(samples)))
+    classifier = worker.build(lambda: build_classifier(config, samples.system, code_shares(samples), published))
     model = worker.wrap(classifier)
     initial_state.load_weights(classifier)
     optimizer = Optimizer(model, config, plan.total_steps, worker.device)
