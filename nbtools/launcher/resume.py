@@ -289,7 +289,8 @@ def steered_changes(run: Run, texts: Iterable[str]) -> dict[str, Any]:
     pairs = (text.partition("=") for text in own)
     is_recipe = has_recipe(run.files)
     values = read_changes(run, own) if is_recipe else {name: literal_value(text, text) for name, _, text in pairs}
-    return {**values, "notify_on": conditions} if conditions else values
+    checked = NotifyOn(**conditions).model_dump(include={*conditions})
+    return {**values, "notify_on": checked} if conditions else values
 
 
 def _no_fields(run: Run, given: Sequence[str]) -> ConfigError:

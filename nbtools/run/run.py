@@ -10,7 +10,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, Self
 
-from nbtools.errors import LaunchError, RunFailed, RunNotFoundError, html_table, shown
+from nbtools.errors import ConfigError, LaunchError, RunFailed, RunNotFoundError, html_table, shown
 from nbtools.failures.failure import Failure, lost
 from nbtools.failures.restarts import read_restarts
 from nbtools.machine import processes
@@ -35,7 +35,7 @@ from nbtools.rundir.heartbeat import read_heartbeats
 from nbtools.rundir.json_files import strict_number, whole
 from nbtools.rundir.names import find_run
 from nbtools.rundir.program_files.foreign_checkpoints import ForeignCheckpoints
-from nbtools.rundir.requests.conditions import NOTIFY_ON
+from nbtools.rundir.requests.conditions import NOTIFY_ON, why_wrong
 from nbtools.rundir.requests.events import Event, changed_values, read_events
 from nbtools.rundir.requests.steer import steer
 from nbtools.rundir.rundir import RunDir, foreign_owner, has_started, is_removed, is_run, name_of
@@ -286,10 +286,9 @@ class Run:
             ConfigError: The training does not take what was asked for, or refused it.
             LaunchError: The run does not run, takes no requests, or belongs to another user.
         """
-        from nbtools.config import NotifyOn  # pydantic, which a list of runs does not need
-
-        conditions = NotifyOn(**(notify_on or {}))
-        values |= {f"{NOTIFY_ON}{name}": getattr(conditions, name) for name in notify_on or ()}
+        if notify_on and (why := why_wrong(notify_on)):
+            raise ConfigError(why)
+        values |= {f"{NOTIFY_ON}{name}": value for name, value in (notify_on or {}).items()}
         if (state := self.state) is not RunState.RUNNING:
             asked = ", ".join(map(shown, (*actions, *values)))
             raise LaunchError(f"{asked}: {self.id} is {state}; only a running training can be steered")

@@ -18,6 +18,10 @@ NOTIFY_ON = "notify_on."
 _FLAGS, _NUMBERS = ("nan", "ended", "failed"), ("no_improvement", "loss_above", "time_budget_h", "stalled_min")
 NONE_SET: Mapping[str, Any] = {**dict.fromkeys(_FLAGS, False), **dict.fromkeys(_NUMBERS), "values": []}
 _LIMIT = re.compile(r"(.+) ([<>]) ([-+]?[0-9]*\.?[0-9]+(?:[eE][-+]?[0-9]{1,2})?)")
+_ALLOWED = (
+    f"{', '.join(_FLAGS)} are True or False, {', '.join(_NUMBERS)} a positive number or None, "
+    "and values a list of limits such as 'eval/loss < 0.5'"
+)
 _MOST_BYTES = 64 * 1024
 
 
@@ -46,7 +50,7 @@ def why_wrong(changes: Mapping[str, Any]) -> str:
         number = whole(value) if name == "no_improvement" else finite(value)
         is_right = name in _NUMBERS and (value is None or (number or 0) > 0)
         is_right |= name in _FLAGS and isinstance(value, bool)
-        is_right |= name == "values" and isinstance(value, list) and len(limits_in(changes)) == len(value)
+        is_right |= name == "values" and isinstance(value, list | tuple) and len(limits_in(changes)) == len(value)
         if not is_right:
-            return f"{shown(name)}={shown(value)}: is no condition of notify_on"
+            return f"{shown(name)}={shown(value)}: is no condition of notify_on; {_ALLOWED}"
     return "" if changes else "it names no condition of notify_on"
