@@ -67,8 +67,7 @@ def devices() -> list[Device]:
 
     CUDA_VISIBLE_DEVICES, if set, filters and orders the list as CUDA does; it may name UUIDs and MIG instances.
     """
-    nvml = _nvml()
-    if nvml is None:
+    if (nvml := _nvml()) is None:
         return []
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     selectors = map(str, range(nvml.nvmlDeviceGetCount())) if visible is None else visible.split(",")
