@@ -207,11 +207,6 @@ def clean_document(text: str) -> str:
     return "\n".join(lines).strip()
 
 
-def num_for_test(num_held_out: int, test_fraction: float) -> int:
-    """Return how many of the held-out texts, prompts or goals are for the test: at least one, but not all."""
-    return min(max(int(test_fraction * num_held_out), 1), num_held_out - 1) if test_fraction and num_held_out else 0
-
-
 def words(text: str) -> list[str]:
     """Cut text into lower-cased words and punctuation characters, exactly as the word-level tokenizer does."""
     # The tokenizer lower-cases character by character, so it knows no final sigma.
@@ -294,12 +289,10 @@ def _sections(pieces: Iterable[str], size: int) -> Iterator[str]:
 
 def _end_of_section(text: str, start: int, size: int) -> int:
     end = start + size
-    blank = _BLANK_LINES.search(text, end - 1, end + size)
-    if blank:
+    if blank := _BLANK_LINES.search(text, end - 1, end + size):
         return blank.end()
     for mark in ("\n", " "):
-        found = text.find(mark, end, end + size)
-        if found >= 0:
+        if (found := text.find(mark, end, end + size)) >= 0:
             return found + 1
     return end
 

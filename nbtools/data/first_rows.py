@@ -56,11 +56,9 @@ class FirstRows:
         Labels are short, and repeat: numbers with a fraction are not labels.
         """
         names = [name for name in self.columns if name.strip() and name not in but and self._are_labels(name)]
-        for word in _LABELS:
-            for name in names:
-                if word in name.lower().replace("_", " ").replace("-", " ").split():
-                    return name
-        return min(names, key=lambda name: len(set(self.cells(name))), default=None)
+        parts = {name: name.lower().replace("_", " ").replace("-", " ").split() for name in names}
+        usual = (name for word in _LABELS for name in names if word in parts[name])
+        return next(usual, None) or min(names, key=lambda name: len(set(self.cells(name))), default=None)
 
     def _are_labels(self, column: str) -> bool:
         cells = self.cells(column)

@@ -166,8 +166,7 @@ def _json_rows(path: Path, wanted: str) -> Iterator[Row]:
         with open_bytes(path) as file:
             if suffix_of(path) == ".json" and file.read(4096).lstrip(b"\xef\xbb\xbf \t\r\n")[:1] == b"[":
                 file.seek(0)
-                text = file.read(_LARGEST_LIST + 1)
-                if len(text) > _LARGEST_LIST:
+                if len(text := file.read(_LARGEST_LIST + 1)) > _LARGEST_LIST:
                     raise DataError(
                         f"{path}: a list of more than {_LARGEST_LIST:,} bytes, which is read as a whole; write one "
                         "JSON object per line"
@@ -212,8 +211,7 @@ def texts_of(files: Iterable[Iterator[Row]], column: str | None) -> Iterator[str
     """
     first: Row | None = None
     for rows in files:
-        start = next(rows, None)
-        if start is None:
+        if (start := next(rows, None)) is None:
             continue
         first, is_later = first or start, first is not None
         name, is_found = column or text_column(*first), False

@@ -174,8 +174,7 @@ def was_stopped_from_outside(run: RunDir, *, since: int = 0) -> bool:
 def explained(failure: Failure, run: RunDir) -> Failure:
     """Add the cause, the setting to change and the frame, from message and traceback, and the progress."""
     message, advice = _in_words(failure, run)
-    where = evidence.training_frame(failure.traceback or "", run)
-    return _with_progress(replace(failure, message=message, advice=advice, where=where), run)
+    return _with_place(replace(failure, message=message, advice=advice), run)
 
 
 def signal_name(number: int) -> str:
@@ -353,8 +352,7 @@ def _killed(failure: Failure, run: RunDir, log: str) -> Failure:
             message, traceback = raised  # the program had failed; native code aborts at the interpreter's exit
             return explained(replace(failure, message=f"{message}; then {failure.message}", traceback=traceback), run)
     message = f"{failure.message}: {words}" if words else failure.message
-    where = evidence.training_frame(traceback or "", run)
-    return _with_progress(replace(failure, message=message, advice=advice, traceback=traceback, where=where), run)
+    return _with_place(replace(failure, message=message, advice=advice, traceback=traceback), run)
 
 
 def _in_words(failure: Failure, run: RunDir) -> tuple[str, str | None]:
@@ -416,10 +414,11 @@ def _lack_of_memory(run: RunDir) -> str | None:
     return known_errors.lack_of_memory([found for found in readings if found is not None], known_errors.host_memory())
 
 
-# --- its progress ------------------------------------------------------------------------------------
+# --- its place and progress ---------------------------------------------------------------------------
 
 
-def _with_progress(failure: Failure, run: RunDir) -> Failure:
+def _with_place(failure: Failure, run: RunDir) -> Failure:
+    """Add the frame of the training code, the last step and loss, and the path of the output."""
     rows = evidence.last_rows(run.metrics)
     steps = {beat.rank: beat.step for beat in read_heartbeats(run)}
     known = [*steps.values(), *(step for row in rows[-1:] if (step := whole(row.get("step"))) is not None)]
@@ -427,7 +426,8 @@ def _with_progress(failure: Failure, run: RunDir) -> Failure:
     losses = (float_of(row.get("train/loss", row.get("loss"))) for row in reversed(rows))
     loss = next((loss for loss in losses if loss is not None), None)
     step = max(known, default=None) if step is None else step
-    return replace(failure, step=step, loss=loss, log=evidence.output_path(run, failure.rank))
+    where, log = evidence.training_frame(failure.traceback or "", run), evidence.output_path(run, failure.rank)
+    return replace(failure, where=where, step=step, loss=loss, log=log)
 
 
 def _at_step(run: RunDir, rank: int) -> str:

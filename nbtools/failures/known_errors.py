@@ -236,8 +236,7 @@ def follows_another(message: str) -> bool:
 
 def waited(said: str) -> str:
     """Return how long a rank waited for a collective, by its error: `10 min`."""
-    found = re.search(r"(?:Timed out waiting |Timeout\(ms\)=|wait timeout after )(\d{1,12})", said)
-    if found is None:
+    if (found := re.search(r"(?:Timed out waiting |Timeout\(ms\)=|wait timeout after )(\d{1,12})", said)) is None:
         return "too long"
     seconds = int(found[1]) / 1000
     return f"{seconds / 60:.3g} min" if seconds >= 60 else f"{seconds:.3g} s"

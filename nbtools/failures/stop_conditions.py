@@ -191,11 +191,13 @@ class NewRows:
         """Yield the rows since the last read."""
         if has_recipe(self._run):
             self.close()
-            block = b""
             with contextlib.suppress(OSError):  # the next look reads it
-                block = self._tail.read()
-        else:
-            block = self._read_by_reader()
+                self._rest = self._tail.read()
+        elif not self._is_whole and (output := self._started().stdout):
+            os.set_blocking(output.fileno(), False)
+            with contextlib.suppress(BlockingIOError):
+                self._rest += os.read(output.fileno(), 1 << 20)
+        block, _, self._rest = self._rest.rpartition(b"\n")
         yield from objects_in(block)
 
     def _started(self) -> "subprocess.Popen[bytes]":
@@ -204,12 +206,3 @@ class NewRows:
             module, streams = "nbtools.metrics.readers.print_rows", {"stdin": subprocess.PIPE}
             self._reader = start_beside(self._run, module, *self._names, stdout=subprocess.PIPE, **streams)
         return self._reader
-
-    def _read_by_reader(self) -> bytes:
-        """Return the new lines of the process that reads the script's own output."""
-        if not self._is_whole and (output := self._started().stdout):
-            os.set_blocking(output.fileno(), False)
-            with contextlib.suppress(BlockingIOError):
-                self._rest += os.read(output.fileno(), 1 << 20)
-        block, end, self._rest = self._rest.rpartition(b"\n")
-        return block + end

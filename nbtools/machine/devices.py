@@ -67,18 +67,14 @@ def devices() -> list[Device]:
 
     CUDA_VISIBLE_DEVICES, if set, filters and orders the list as CUDA does; it may name UUIDs and MIG instances.
     """
-    nvml = _nvml()
-    if nvml is None:
+    if (nvml := _nvml()) is None:
         return []
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if visible is None:
-        selectors = [str(index) for index in range(nvml.nvmlDeviceGetCount())]
-    else:
-        selectors = [selector.strip() for selector in visible.split(",")]
+    selectors = map(str, range(nvml.nvmlDeviceGetCount())) if visible is None else visible.split(",")
     found = []
     for position, selector in enumerate(selectors):
         try:
-            found.append(_device(nvml, selector, position))
+            found.append(_device(nvml, selector.strip(), position))
         except nvml.NVMLError:
             break  # CUDA also ignores the first unknown device and all behind it
     return found
@@ -98,13 +94,10 @@ def cuda_version() -> tuple[int, int] | None:
 
 def _of_driver(query: str) -> Any:
     """Return the driver's answer to a query of NVML; None without a driver or an answer."""
-    nvml = _nvml()
-    if nvml is None:
-        return None
-    try:
-        return getattr(nvml, query)()
-    except nvml.NVMLError:
-        return None
+    if (nvml := _nvml()) is not None:
+        with contextlib.suppress(nvml.NVMLError):
+            return getattr(nvml, query)()
+    return None
 
 
 def num_cores() -> int:
@@ -129,8 +122,6 @@ def loopback() -> str | None:
 def gpu_use() -> list[dict[str, float]]:
     """Return `index`, `use_percent`, `memory_bytes`, `power_w` of each visible GPU, if NVML reports them."""
     nvml = _nvml()
-    if nvml is None:
-        return []
     readings: dict[str, Callable[[Any], float]] = {
         "use_percent": lambda handle: nvml.nvmlDeviceGetUtilizationRates(handle).gpu,
         "memory_bytes": lambda handle: nvml.nvmlDeviceGetMemoryInfo(handle).used,
@@ -175,11 +166,9 @@ def _handle(nvml: Any, selector: str) -> Any:
 
 def _device(nvml: Any, selector: str, position: int) -> Device:
     handle = _handle(nvml, selector)
-    try:
+    index, capability = position, None
+    with contextlib.suppress(nvml.NVMLError):  # a MIG instance has none
         index = int(nvml.nvmlDeviceGetIndex(handle))
-    except nvml.NVMLError:  # a MIG instance has none
-        index = position
-    capability = None
     with contextlib.suppress(nvml.NVMLError):
         major, minor = nvml.nvmlDeviceGetCudaComputeCapability(handle)
         capability = (int(major), int(minor))
@@ -189,11 +178,9 @@ def _device(nvml: Any, selector: str, position: int) -> Device:
 
 
 def _holders(nvml: Any, handle: Any) -> tuple[Holder, ...]:
-    try:
+    found, running = [], []
+    with contextlib.suppress(nvml.NVMLError):
         running = nvml.nvmlDeviceGetComputeRunningProcesses(handle)
-    except nvml.NVMLError:
-        return ()
-    found = []
     for item in running:
         name, owner, run = "?", "?", None
         with contextlib.suppress(psutil.Error, OSError):

@@ -8,7 +8,7 @@ import contextlib
 import os
 import signal
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 import psutil
@@ -48,14 +48,19 @@ def is_marked(process: psutil.Process, run: RunDir) -> bool:
     return all(environment.get(name) == value for name, value in marks.items())
 
 
+def chosen(processes: Iterable[psutil.Process], is_wanted: Callable[[psutil.Process], bool]) -> list[psutil.Process]:
+    """Return the wanted ones of processes; one that ends meanwhile, or may not be examined, is left out."""
+    found = []
+    for process in processes:
+        with contextlib.suppress(psutil.Error, OSError):
+            if is_wanted(process):
+                found.append(process)
+    return found
+
+
 def ranks_of(agent: psutil.Process) -> list[psutil.Process]:
     """Return the processes that a torchrun agent started as ranks."""
-    found = []
-    for child in agent.children():
-        with contextlib.suppress(psutil.Error, OSError):
-            if _OF_TORCHRUN in child.environ():
-                found.append(child)
-    return found
+    return chosen(agent.children(), lambda child: _OF_TORCHRUN in child.environ())
 
 
 def survives(process: psutil.Process, number: signal.Signals) -> bool:
@@ -90,22 +95,13 @@ def _writes(process: psutil.Process, run: RunDir) -> bool:
 def _opened(process: psutil.Process, path: Path) -> Iterator[dict[str, str]]:
     """Yield what the kernel says of each descriptor that a process has of a file."""
     try:
-        wanted = _identity(path)
+        wanted = path.lstat()
         descriptors = [entry.name for entry in os.scandir(f"/proc/{process.pid}/fd")]
-    except OSError:  # ended, or no /proc
+    except OSError:  # no such file, or ended, or no /proc
         return
-    for descriptor in descriptors if wanted else ():
+    is_one_name = stat.S_ISREG(wanted.st_mode) and wanted.st_nlink == 1  # else it may be another file
+    for descriptor in descriptors if is_one_name else ():
         with contextlib.suppress(OSError, ValueError):
-            status = Path(f"/proc/{process.pid}/fd/{descriptor}").stat()
-            if (status.st_dev, status.st_ino) == wanted:
+            if os.path.samestat(Path(f"/proc/{process.pid}/fd/{descriptor}").stat(), wanted):
                 text = Path(f"/proc/{process.pid}/fdinfo/{descriptor}").read_text()
                 yield dict(line.split(":", 1) for line in text.splitlines() if ":" in line)
-
-
-def _identity(path: Path) -> tuple[int, int] | None:
-    """Return device and inode of a file; None if there is none, or it may be another file under a second name."""
-    try:
-        status = path.lstat()
-    except FileNotFoundError:
-        return None
-    return (status.st_dev, status.st_ino) if stat.S_ISREG(status.st_mode) and status.st_nlink == 1 else None

@@ -15,7 +15,7 @@ from pathlib import Path
 import psutil
 
 from nbtools.errors import NbtoolsError
-from nbtools.machine.ownership import belongs_to, is_marked, is_own, lock_taker, may_be_signalled, ranks_of
+from nbtools.machine.ownership import belongs_to, chosen, is_marked, is_own, lock_taker, may_be_signalled, ranks_of
 from nbtools.rundir.process_identity import ProcessIdentity
 from nbtools.rundir.rundir import RUN_DIR_VARIABLE, RunDir, is_removed
 from nbtools.rundir.tail import one_line
@@ -30,12 +30,7 @@ RANK, LOADER_WORKER, AGENT, OTHER = "rank", "loader worker", "agent", "process"
 
 def _own_processes(is_wanted: Callable[[psutil.Process], bool]) -> list[psutil.Process]:
     """Return the wanted processes of this user, except the caller; one that ends meanwhile is left out."""
-    found = []
-    for process in psutil.process_iter():
-        with contextlib.suppress(psutil.Error, OSError):
-            if is_own(process) and is_wanted(process):
-                found.append(process)
-    return found
+    return chosen(psutil.process_iter(), lambda process: is_own(process) and is_wanted(process))
 
 
 def members(run: RunDir) -> list[psutil.Process]:
@@ -46,12 +41,7 @@ def members(run: RunDir) -> list[psutil.Process]:
 def outermost(family: list[psutil.Process]) -> list[psutil.Process]:
     """Return the processes of a family whose parents are not in it."""
     pids = {process.pid for process in family}
-    found = []
-    for process in family:
-        with contextlib.suppress(psutil.Error):
-            if process.ppid() not in pids:
-                found.append(process)
-    return found
+    return chosen(family, lambda process: process.ppid() not in pids)
 
 
 def kill_command(run: RunDir) -> str:
@@ -123,12 +113,11 @@ def lock_holders(run: RunDir) -> list[psutil.Process]:
 
 def living(processes: Iterable[psutil.Process]) -> list[psutil.Process]:
     """Return the processes that still run: no zombies, no reused pids, and not the caller."""
-    found = []
-    for process in processes:
-        with contextlib.suppress(psutil.Error):
-            if may_be_signalled(process) and process.is_running() and process.status() != psutil.STATUS_ZOMBIE:
-                found.append(process)
-    return found
+
+    def lives(process: psutil.Process) -> bool:
+        return may_be_signalled(process) and process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+
+    return chosen(processes, lives)
 
 
 def sweep_processes(

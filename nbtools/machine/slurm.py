@@ -176,18 +176,13 @@ def expected_start(script: Path, environment: Mapping[str, str]) -> str:
     return re.sub(r"(?<=to start at )\d+", lambda found: clock_time(float(found[0])), text)
 
 
-def cancel(job_id: int, cluster: str | None = None) -> str | None:
-    """Cancel a job of this user and return Slurm's error; a job that has already ended is not an error."""
-    return _signalled(*_on(cluster), str(job_id))
+def cancel(job_id: int, cluster: str | None = None, *, by_sigterm: bool = False) -> str | None:
+    """Cancel a job of this user and return Slurm's error; a job that has already ended is not an error.
 
-
-def signal_batch(job_id: int, name: str, cluster: str | None = None) -> str | None:
-    """Send a signal, such as `TERM`, to the batch script of a running job; return Slurm's error, as `cancel` does."""
-    return _signalled(*_on(cluster), "--batch", f"--signal={name}", str(job_id))
-
-
-def _signalled(*words: str) -> str | None:
-    answer = _called("scancel", *words)
+    `by_sigterm` only sends a SIGTERM to the batch script of a running job.
+    """
+    options = ("--batch", "--signal=TERM") if by_sigterm else ()
+    answer = _called("scancel", *_on(cluster), *options, str(job_id))
     forget()
     failed = answer.returncode != 0 and not re.search("already complet|invalid job id", answer.error, re.IGNORECASE)
     return answer.error if failed else None
@@ -213,8 +208,7 @@ def settings() -> dict[str, str]:
 @functools.cache
 def own_cluster() -> str | None:
     """Return the name of the default cluster of the Slurm commands; None if scontrol fails."""
-    clusters = os.environ.get("SLURM_CLUSTERS")
-    return clusters if clusters else settings().get("ClusterName")
+    return os.environ.get("SLURM_CLUSTERS") or settings().get("ClusterName")
 
 
 def is_one_machine() -> bool | None:
@@ -392,16 +386,12 @@ def _reason(reason: str) -> str:
 
 def _limit(word: str) -> str | None:
     """Return a sentence on a limit of account or qos, whose names have one pattern: AssocGrpGRES, QOSMaxCpuPerUser."""
-    found = re.fullmatch(r"(Assoc|QOS|)(Grp|Max|Min)(\w+)", word)
-    if found is None:
+    if (found := re.fullmatch(r"(Assoc|QOS|)(Grp|Max|Min)(\w+)", word)) is None:
         return None
     holder, kind, tail = found.groups()
-    tail = tail.removesuffix("Limit")
     owner = {"Assoc": "account", "QOS": "qos", "": "account within its qos"}[holder]
-    what = next((name for part, name in _LIMITED if tail.lower().startswith(part)), None)
-    if what is None:
-        what = "use"
-    elif "Minutes" in tail:
+    what = next((name for part, name in _LIMITED if tail.lower().startswith(part)), "use")
+    if "Minutes" in tail and what != "use":
         what = f"minutes of {what}"
     if kind == "Min":
         return f"asks for less than the least {what} of {owner}: it never starts; cancel it"

@@ -13,8 +13,7 @@ from typing import Any
 
 from nbtools.errors import CheckpointError, ConfigError, LaunchError, ProjectError
 from nbtools.launcher.resume import checkpoint_for, config_of
-from nbtools.machine import gpu_queue
-from nbtools.machine.devices import devices
+from nbtools.machine import devices, gpu_queue
 from nbtools.recipes.predict_settings import Input, PredictSettings, settings_of
 from nbtools.run.checkpoints import Checkpoint
 from nbtools.run.run import Run
@@ -151,7 +150,7 @@ def _free_device(asked: str | None) -> tuple[str, str]:
     """Return the device in words, and its entry for CUDA_VISIBLE_DEVICES."""
     if asked not in (None, "cpu", "cuda"):
         raise ConfigError(f"device={asked[:80]!r}: must be cpu or cuda")
-    if asked == "cpu" or not (found := devices()):
+    if asked == "cpu" or not (found := devices.devices()):
         if asked == "cuda":
             raise LaunchError("device=cuda: this machine has no usable GPU; leave the device out for the CPU")
         return "the CPU", ""

@@ -139,8 +139,7 @@ def _column(path: Path, header: list[str], config: TrainConfig, column: str | No
 
 
 def _item(where: str, row: Mapping[str, Any], column: str, config: TrainConfig) -> InputRow:
-    text = row.get(column)
-    if not isinstance(text, str):
+    if not isinstance(text := row.get(column), str):
         return InputRow(where, row, problem=f"column {column!r} holds {type(text).__name__}, not text")
     try:
         tables.check_characters(f"column {column!r}", text)

@@ -7,7 +7,7 @@ from typing import Any, Literal, Self
 from pydantic import model_validator
 
 from nbtools.config import TrainConfig, beta, num_evaluated_samples
-from nbtools.data import corpus, data_files
+from nbtools.data import data_files
 from nbtools.data.algorithm_distillation.darkroom import NUM_ACTIONS, NUM_REWARDS, Darkroom, Integers
 from nbtools.data.algorithm_distillation.histories import HistoryMetadata, check_histories, read_history_metadata
 from nbtools.data.algorithm_distillation.learners import Learner
@@ -23,8 +23,7 @@ _GOAL = re.compile(r"([0-9]{1,3}):([0-9]{1,3})")
 
 def goal_of(text: str, grid_size: int) -> tuple[int, int]:
     """Return column and row of a goal that is written as 7:2; ConfigError if it is malformed or outside the grid."""
-    match = _GOAL.fullmatch(text)
-    if match is None:
+    if (match := _GOAL.fullmatch(text)) is None:
         raise ConfigError(f"{shown(text)} is not a goal; write column:row, such as 7:2")
     goal = int(match[1]), int(match[2])
     if max(goal) >= grid_size:
@@ -182,8 +181,10 @@ class AlgorithmDistillationConfig(TrainConfig):
         return drawn if self.named_goals is None else len(self.named_goals)
 
     def num_goals_for_test(self, num_unseen: int) -> int:
-        """Return how many of the goals without training histories are for the test; none if they are named."""
-        return 0 if self.test_goals else corpus.num_for_test(num_unseen, self.test_fraction)
+        """Return how many of the goals without training histories are for the test: at least one, but not all; none if
+        they are named."""
+        is_tested = self.test_fraction and not self.test_goals
+        return min(max(int(self.test_fraction * num_unseen), 1), num_unseen - 1) if is_tested else 0
 
     @property
     def episodes_played(self) -> int:

@@ -135,9 +135,8 @@ class LLMGANConfig(TrainConfig):
     @property
     def credit(self) -> float:
         """`discount`, with None resolved."""
-        if self.discount is not None:
-            return self.discount
-        return 0.25 if self.judging == "scores" else 1.0
+        usual = 0.25 if self.judging == "scores" else 1.0
+        return usual if self.discount is None else self.discount
 
     @model_validator(mode="after")
     def _values_fit_together(self) -> Self:

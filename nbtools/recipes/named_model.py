@@ -69,8 +69,7 @@ class NamedModel:
 
     def adapter_sizes(self, config: Any) -> lora.AdapterSizes | None:
         """Return the sizes with the adapter of a config; None if its layers are those that only peft knows."""
-        targets = config.lora_targets or lora.DEFAULT_TARGETS.get(self.model_type)
-        if targets is None:
+        if (targets := config.lora_targets or lora.DEFAULT_TARGETS.get(self.model_type)) is None:
             return None
         inner = {name: shape for name, shape in self.linear.items() if self.vocab_size not in shape}  # no logits
         fitting = [shape for name, shape in inner.items() if any(f".{name}".endswith(f".{each}") for each in targets)]
@@ -100,16 +99,12 @@ def num_parameters(config: TrainConfig) -> int | None:
     return None if models is None else sum(model.num_parameters for model in models)
 
 
-def _config_path(name: str) -> Path | None:
-    path = located(name) / "config.json"
-    return path if path.is_file() else cached_file(name, "config.json")
-
-
 def named_model(name: str) -> NamedModel | None:
     """Return the sizes of a model in a local folder or in the hub's cache; None if they cannot be read."""
     try:
-        if (found := _config_path(name)) is not None:
-            return _read(found, found.stat().st_mtime_ns)
+        local = located(name) / "config.json"
+        if (path := local if local.is_file() else cached_file(name, "config.json")) is not None:
+            return _read(path, path.stat().st_mtime_ns)
     except OSError:
         return None
     return _model(KNOWN_MODELS[name], {}) if name in KNOWN_MODELS else None

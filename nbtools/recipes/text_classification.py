@@ -166,8 +166,7 @@ def _num_parameters(config: TextClassificationConfig, vocab_size: int | None) ->
     if vocab_size is None:
         usual = None if config.model_name is None else _USUAL_CODES
         vocab_size = usual if config.files else NUM_GENERATED_CODES
-    size = named_model.size_of(config)
-    if size is None or vocab_size is None or config.spelling != "hisco":
+    if (size := named_model.size_of(config)) is None or vocab_size is None or config.spelling != "hisco":
         return None
     width = int(size.hidden_size)
     norm, square, feed_forward = 2 * width, width * width + width, 8 * width * width + 5 * width
@@ -186,8 +185,7 @@ def _num_parameters(config: TextClassificationConfig, vocab_size: int | None) ->
 
 
 def _activation_bytes(config: TextClassificationConfig, precision: str) -> float | None:
-    size = named_model.size_of(config)
-    if size is None or config.spelling != "hisco":
+    if (size := named_model.size_of(config)) is None or config.spelling != "hisco":
         return None
     long, decoded = config.sequence_length, config.max_codes * HISCO_BLOCK + 1
     deep, num_decoder_layers = long / _DOWNSAMPLING, config.num_decoder_layers

@@ -7,8 +7,7 @@ from typing import Any
 
 from nbtools.data import corpus, data_files, hub
 from nbtools.data.first_rows import FirstRows
-from nbtools.recipes import lora, named_model
-from nbtools.recipes.built_models import check_modernbert_width, num_modernbert_parameters
+from nbtools.recipes import built_models, lora, named_model
 from nbtools.recipes.recipe import SampleCounts, Source
 from nbtools.settings import setting
 
@@ -41,7 +40,7 @@ def check_encoder(config: Any) -> None:
     lora.check_adapter(config)
     hub.named(config.dataset)
     if config.model_name is None:
-        check_modernbert_width(config.hidden_size, config.num_heads)
+        built_models.check_modernbert_width(config.hidden_size, config.num_heads)
 
 
 def text_source(config: Any, root: Path | None) -> Source:
@@ -87,4 +86,4 @@ def num_parameters_of(config: Any, vocab_size: int | None) -> int | None:
     """Return the number of weights of the model that a config names, else of the one that it builds."""
     if config.model_name is not None:
         return named_model.num_parameters(config)
-    return num_modernbert_parameters(config, config.vocab_size if vocab_size is None else vocab_size)
+    return built_models.num_modernbert_parameters(config, config.vocab_size if vocab_size is None else vocab_size)

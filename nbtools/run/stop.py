@@ -218,7 +218,7 @@ def stop_job(records: Records, timeout_s: float) -> Ending:
     write_json(run.stop_mark, {"host": socket.gethostname(), "pid": os.getpid(), "time": time.time()})
     cluster, was_killed = cluster_of(records), False
     if not is_waiting(job):
-        error = slurm.signal_batch(job.id, "TERM", cluster)
+        error = slurm.cancel(job.id, cluster, by_sigterm=True)
         was_killed = error is None and not _has_ended(records, timeout_s)
     if was_killed or is_waiting(job):
         error = slurm.cancel(job.id, cluster)

@@ -97,7 +97,7 @@ def test_a_process_that_ends_or_closes_its_output_is_told_with_its_last_line(
 
 
 def test_a_device_that_is_not_there_is_refused(trained: RunDir, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(model_process, "devices", list)
+    monkeypatch.setattr(model_process.devices, "devices", list)
     with pytest.raises(ConfigError, match="must be cpu or cuda"):
         ModelProcess(Run(trained), device="tpu")
     with pytest.raises(LaunchError, match="no usable GPU"):

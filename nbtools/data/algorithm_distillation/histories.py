@@ -78,17 +78,14 @@ def read_history_metadata(folder: Path) -> HistoryMetadata:
     if missing:
         raise DataError(f"{folder}: has no {missing[0]}, so it holds no learning histories; {_AGAIN}")
     metadata = checked(HistoryMetadata, read_object(path, _AGAIN), path, _AGAIN)
-    for part, goals, number in (
-        ("train", metadata.train_goals, metadata.num_train),
-        ("test", metadata.test_goals, metadata.num_test),
-    ):
-        size = metadata.grid_size
+    size, train, test = metadata.grid_size, metadata.train_goals, metadata.test_goals
+    for part, goals, number in ("train", train, metadata.num_train), ("test", test, metadata.num_test):
         if len(set(goals)) != len(goals) or max(map(max, goals)) >= size:
             wanted = f"different pairs of column and row from 0 to {size - 1}"
             raise DataError(f"{path}: {part}_goals is {shown(goals)}; it must be {wanted}; {_AGAIN}")
         if number % len(goals):
             raise DataError(f"{path}: num_{part}={number}: must be a multiple of the {len(goals)} goals; {_AGAIN}")
-    if both := set(metadata.train_goals) & set(metadata.test_goals):
+    if both := set(train) & set(test):
         column, row = min(both)
         raise DataError(f"{path}: the goal {column}:{row} is in train_goals and in test_goals; {_AGAIN}")
     return metadata
@@ -137,8 +134,7 @@ def verify(folder: Path, metadata: HistoryMetadata) -> None:
     """Compare the hashes of both files with those in the metadata; DataError if a file is damaged."""
     for name in (TRAIN, TEST):
         open_steps(folder, metadata, name)
-        known = metadata.sha256.get(name)
-        if known is not None and known != file_digest(folder / name):
+        if (known := metadata.sha256.get(name)) is not None and known != file_digest(folder / name):
             raise DataError(f"{folder / name}: has changed or is damaged; {_AGAIN}")
 
 

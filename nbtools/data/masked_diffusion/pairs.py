@@ -14,7 +14,6 @@ import numpy as np
 
 from nbtools.data import split, tables
 from nbtools.data.hub import HubDataset
-from nbtools.data.tables import Source
 from nbtools.errors import DataError, plural, shown
 
 NAMES = (
@@ -70,7 +69,7 @@ class LeftOutPairs:
         return notes
 
 
-def has_pairs(sources: Sequence[Source], column: str | None) -> bool:
+def has_pairs(sources: Sequence[tables.Source], column: str | None) -> bool:
     """Whether the first row has prompts and answers or messages, rather than a text.
 
     A column that the user names is a text, and so is `text` beside anything but a whole pair.
@@ -87,7 +86,7 @@ def are_pairs(row: Mapping[str, Any]) -> bool:
     return MESSAGES in row or _is_list(row.get(_SHARE_GPT)) or has_whole or ("text" not in row and has_part)
 
 
-def read_pairs(*sources: Source, left_out: LeftOutPairs | None = None) -> Iterator[Pair]:
+def read_pairs(*sources: tables.Source, left_out: LeftOutPairs | None = None) -> Iterator[Pair]:
     """Yield the pairs of tables in their order; blank lines are left out.
 
     Args:

@@ -19,7 +19,6 @@ import numpy.typing as npt
 
 from nbtools.data import split, tables
 from nbtools.data.corpus import Clean
-from nbtools.data.split import Keys
 from nbtools.data.text_classification.codes import MISSING
 from nbtools.errors import DataError, plural, shown
 
@@ -142,7 +141,7 @@ class CodedTexts:
         arrays = self.text_ends, self.code_numbers, self.code_ends, self.lang_numbers
         return [names, memoryview(self.texts), *(memoryview(each) for each in arrays)]
 
-    def keys(self) -> Keys:
+    def keys(self) -> split.Keys:
         """Return the hash of each row's text, which texts share that `clean_text` makes equal. Shape (R,)."""
         return split.keys_of(clean_text(self.text(row)) for row in range(len(self)))
 
@@ -243,9 +242,7 @@ def _rows_of(
 
 def _places(path: tables.Source, header: list[str], columns: Columns) -> tuple[int, int | None, list[int]]:
     """Return where the text, the language and the codes are."""
-    targets = columns.targets
-    if targets is None:
-        targets = usual_targets(header) or ("code1",)
+    targets = usual_targets(header) or ("code1",) if columns.targets is None else columns.targets
     text_at = tables.column_index(path, columns.text, header, "text_col")
     lang = columns.lang if columns.lang is not None else "lang" if "lang" in header else None
     lang_at = None if lang is None else tables.column_index(path, lang, header, "lang_col")
@@ -296,7 +293,7 @@ def split_texts(table: CodedTexts, share: float, test_fraction: float = 0.0) -> 
     return train, evaluation, test
 
 
-def _covered(table: CodedTexts, hashes: Keys, held_out: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
+def _covered(table: CodedTexts, hashes: split.Keys, held_out: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
     """Return which texts can be held out so that all their codes are among those trained on."""
     numbers = np.frombuffer(table.code_numbers, dtype=np.int32)
     ends = np.frombuffer(table.code_ends, dtype=np.int64)

@@ -10,10 +10,8 @@ import numpy as np
 import numpy.typing as npt
 
 from nbtools.data import data_files, split
-from nbtools.data.split import DataDigest
-from nbtools.data.text_classification import coded_texts, codes, occupations
-from nbtools.data.text_classification.coded_texts import CodedTexts, Rows, read_key, read_texts, split_texts
-from nbtools.data.text_classification.codes import CodeSystem
+from nbtools.data.text_classification import codes, occupations
+from nbtools.data.text_classification.coded_texts import CodedTexts, Rows, code_notes, read_key, read_texts, split_texts
 from nbtools.errors import plural, shown
 
 _MOST_NAMED = 10
@@ -26,14 +24,14 @@ class Samples:
     In the evaluation table, classes beyond them are the codes in `unseen`.
     """
 
-    system: CodeSystem
+    system: codes.CodeSystem
     train: CodedTexts
     train_rows: Rows
     evaluation: CodedTexts
     evaluation_rows: Rows
     test_rows: Rows
     """Rows of `evaluation` that are held out for the test."""
-    data: DataDigest
+    data: split.DataDigest
     is_seen: npt.NDArray[np.bool_]
     """Whether the text of each row of the evaluation's own files is trained on, too; empty without such files."""
     table_notes: Sequence[str] = ()
@@ -52,8 +50,7 @@ class Samples:
     @property
     def unseen_note(self) -> str:
         """A sentence on the evaluation's codes that no training row has; empty without any."""
-        unseen = self.evaluation.unseen
-        if not unseen:
+        if not (unseen := self.evaluation.unseen):
             return ""
         names = ", ".join(f"{shown(code)} ({count:,})" for code, count in list(unseen.items())[:_MOST_NAMED])
         more = f" and {len(unseen) - _MOST_NAMED:,} more" if len(unseen) > _MOST_NAMED else ""
@@ -93,14 +90,14 @@ def read_samples(config: Any, root: Path | None) -> Samples:
         evaluation = read_texts(val_files, columns, parse, max_codes, known=table.numbers)
         parts, rule = (np.arange(len(table)), np.arange(len(evaluation)), np.arange(0)), ""
         is_seen = np.isin(evaluation.keys(), table.keys())
-    system = CodeSystem.of(config.spelling, table.numbers, max_codes)
+    system = codes.CodeSystem.of(config.spelling, table.numbers, max_codes)
     classes = [system.classes[code] for code in table.numbers]
     read = (table,) if evaluation is table else (table, evaluation)
     for each in read:
         each.renumber([*classes, *range(len(classes), len(classes) + len(each.unseen))])
     digest = split.digest_of(piece for each in read for piece in each.pieces())
-    data = DataDigest(digest, " and ".join(plural(len(each), "row") for each in read), rule)
-    notes = [split.repeated_note(table.keys(), "text"), *coded_texts.code_notes(table.numbers, columns)]
+    data = split.DataDigest(digest, " and ".join(plural(len(each), "row") for each in read), rule)
+    notes = [split.repeated_note(table.keys(), "text"), *code_notes(table.numbers, columns)]
     return Samples(system, table, parts[0], evaluation, *parts[1:], data, is_seen, notes)
 
 
