@@ -96,11 +96,6 @@ class FormBody:
 
     # --- values and actions -------------------------------------------------------------------------
 
-    @property
-    def content(self) -> TrainConfig | Program:
-        """The config or program as filled in; ConfigError as for `valid`."""
-        return self.valid()[0]
-
     def valid(self) -> tuple[TrainConfig | Program, Launch]:
         """Return what is filled in; ConfigError if a value is wrong, and the message names each field."""
         with self._lock:
@@ -239,7 +234,7 @@ class FormBody:
                     obstacles["script" if content.script else "module"] = str(error)
         elif unfit := self._summary.show(content, settings, commands):
             obstacles["dataset" if "dataset" in self.fields.rows else ""] = unfit
-        if self.view.data is not None and self.view.data.is_waiting:
+        if self.view.data is not None and self.view.data.unguessed is not None:
             obstacles["dataset"] = "the first rows are read"
         return obstacles
 
@@ -307,7 +302,7 @@ class FormBody:
             act(False)
 
     def _write_and_say(self, overwrite: bool) -> None:
-        content = self.content
+        content, _ = self.valid()
         secret = isinstance(content, Program) and content.has_secrets
         self.bar.say(f"Wrote {self.write(overwrite)}{'' if not secret else f': {SECRET_NOTE}'}")
 

@@ -90,7 +90,7 @@ class DataPicker:
         self._root, self._recipe, self._fill = root, recipe, fill
         self._answers = Background(self._read, on_read)
         self._filling = Filling()
-        self._unguessed: str | None = None
+        self.unguessed: str | None = None
         """The chosen file, until its columns are guessed."""
         self._files = FileList(
             recipe.source(recipe.config_class(), None).name,
@@ -118,18 +118,14 @@ class DataPicker:
     # A thread that shows other rows may set list and column before these callbacks run: they get what was chosen.
 
     def _choose(self, name: str) -> None:
-        self._unguessed = name or None
+        self.unguessed = name or None
         columns = {} if name else {column: self._defaults[column] for column in self.column_fields}
-        self._fill({"dataset": self._with_column(name, None) if name else None, **columns})
+        self._fill({"dataset": hub.with_options(name, {}) if name else None, **columns})
 
     def _name_column(self, column: str | None) -> None:
         name, options = _split(self._dataset)
         if not self._filling.is_on and name and column != options.get(COLUMN):
-            self._fill({"dataset": self._with_column(name, column)})
-
-    @staticmethod
-    def _with_column(name: str, column: str | None) -> str:
-        return hub.with_options(name, {COLUMN: column} if column else {})
+            self._fill({"dataset": hub.with_options(name, {COLUMN: column} if column else {})})
 
     def _read(self, dataset: str) -> FirstRows | DataError:
         try:
@@ -150,8 +146,8 @@ class DataPicker:
         answer = self._answers.answer(hub.with_options(name, {})) if is_file else None
         found = answer[0] if answer else None
         guessed: dict[str, Any] = {}
-        if self._unguessed is not None and (found is not None or self._unguessed != name):
-            self._unguessed = None
+        if self.unguessed is not None and (found is not None or self.unguessed != name):
+            self.unguessed = None
             guessed = self._guessed(name, found) if isinstance(found, FirstRows) else {}
         columns = tuple(column for column in found.columns if column) if isinstance(found, FirstRows) else ()
         self._follow(options.get(COLUMN), columns)
@@ -177,7 +173,7 @@ class DataPicker:
         guess = self._recipe.guess_columns(found) if found.columns and self._recipe.guess_columns else {}
         column = guess.get(COLUMN)
         named = (each for each in self.column_fields if guess.get(each) is not None or self._defaults[each] is None)
-        dataset = self._with_column(name, str(column) if column else None)
+        dataset = hub.with_options(name, {COLUMN: str(column)} if column else {})
         return {"dataset": dataset, **{each: guess.get(each) for each in named}}
 
     def _follow(self, column: str | None, columns: tuple[str, ...]) -> None:
@@ -185,11 +181,6 @@ class DataPicker:
             self.row.offer(columns or None)
             if self.row.value != column:
                 self.row.value = column
-
-    @property
-    def is_waiting(self) -> bool:
-        """Whether the columns of a chosen file are not guessed yet."""
-        return self._unguessed is not None
 
 
 def _split(dataset: str | None) -> tuple[str, dict[str, str]]:

@@ -42,10 +42,10 @@ class FieldList:
         gpus = [(device.index, _described(device)) for device in devices()]
         self.num_gpus = len(gpus)
         """Number of GPUs of this machine."""
-        self.gpus = GPUField(records["gpus"], gpus, on_edit)
         self.rows: dict[str, FormRow] = {}
         for name, field in records.items():
-            self.rows[name] = self.gpus if name == "gpus" else FieldRow(field, on_edit, **_SHAPES.get(name, {}))
+            is_gpus, shape = name == "gpus", _SHAPES.get(name, {})
+            self.rows[name] = GPUField(field, gpus, on_edit) if is_gpus else FieldRow(field, on_edit, **shape)
         self._has_site_defaults = False
 
     @property
@@ -109,7 +109,8 @@ class FieldList:
         if self._has_site_defaults or not self.is_for_slurm:
             return {}
         self._has_site_defaults = True
-        return {**dict(site_defaults()), **({"gpus_per_node": 0} if self.gpus.is_for_cpu else {})}
+        is_for_cpu = read_values({"gpus": self.rows["gpus"]})[0].get("gpus") == ()
+        return {**dict(site_defaults()), **({"gpus_per_node": 0} if is_for_cpu else {})}
 
     def tell_where(self) -> None:
         """Show in the rows what they mean where the processes run."""

@@ -97,7 +97,7 @@ class ConfigForm:
     @property
     def config(self) -> TrainConfig:
         """The config as filled in; ConfigError if a value is wrong, and the message names each field."""
-        content = self.body.content
+        content, _ = self.body.valid()
         if isinstance(content, Program):
             raise ConfigError("the form is for a program, which has no config; form.program has its values")
         return content
@@ -105,7 +105,7 @@ class ConfigForm:
     @property
     def program(self) -> Program:
         """The program as filled in; ConfigError if a value is wrong, and the message names each field."""
-        content = self.body.content
+        content, _ = self.body.valid()
         if not isinstance(content, Program):
             raise ConfigError("the form is for a recipe; form.config has its values")
         return content

@@ -23,7 +23,6 @@ _CANCEL = ("Cancel", "Remove the run from its queue; no later attempt starts")
 """Text and tooltip of the button that ends a run."""
 _RESUME = "Continue from the latest verified checkpoint in a new run, and show it here"
 _AGAIN = "Start the current version of the script from the beginning, and show the new run here"
-_STACKS = "Show the Python stack of every rank; the training continues"
 _REPORT = "Save this run as one HTML file to send: curves, samples, values; without paths and names of hosts"
 _MENU = "Stacks of the ranks, a report, commands to copy, the smoothing of the curves, and notifications"
 _ACTIONS = {
@@ -71,7 +70,7 @@ class RunButtons:
         self.stop = button(_STOP[0], "stop", _STOP[1]).add_class("nbt-stop")
         self.again = button("Launch again", "repeat", _AGAIN)
         self.onward = button("Resume", "play", _RESUME)
-        self.stacks = button("Stacks", "list", _STACKS)
+        self.stacks = button("Stacks", "list", "Show the Python stack of every rank; the training continues")
         self.report = button("Report", "file-text-o", _REPORT)
         self.fork = fork
 

@@ -45,10 +45,6 @@ class MediaView:
         self.widget.children = [part.widget for part in parts.values()] or [self._none]
         return True
 
-    @property
-    def is_empty(self) -> bool:
-        return not self._parts
-
     def html(self) -> str:
         """Return everything as HTML without widgets, for the output of a run that has ended."""
         if not self._parts:

@@ -245,7 +245,7 @@ class LivePlot(ChartView):
     def _look_at_samples(self, state: RunState) -> bool:
         """Draw new samples if they are shown, or stay as those of the end; returns whether there were any."""
         tabs, folder = self._widgets.tabs, self.run.files.media
-        if tabs.samples.is_empty and media.names(folder):
+        if media.names(folder):
             tabs.show_samples()
         is_shown = tabs.index == SAMPLES or state.is_final
         return is_shown and tabs.samples.look(folder)
@@ -355,7 +355,7 @@ class LivePlot(ChartView):
     def _look_again(self) -> None:
         """Look at the run, also where what has changed is in no file that is compared."""
         with self._lock:
-            self._shown.read_again()
+            self._shown.stamp = None
             self._changed()
 
     def _steer(self, *actions: str, text: str = "") -> None:

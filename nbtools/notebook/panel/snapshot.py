@@ -134,6 +134,7 @@ class ShownRun:
         system: What the machine measured.
         phases: The time of the ranks in each phase.
         reading: A sentence on rows that are not read yet; empty if all are.
+        stamp: The files that were read; None has the next look read the run, whether or not one of them has changed.
     """
 
     def __init__(self, run: Run) -> None:
@@ -141,7 +142,7 @@ class ShownRun:
         self.system, self.phases = SystemReader(run.files.system), PhaseRows(run.files)
         self.reading = ""
         self._first: Curves | None = None
-        self._stamp: object = None
+        self.stamp: object = None
 
     @property
     def is_whole(self) -> bool:
@@ -151,10 +152,10 @@ class ShownRun:
     def look(self, state: RunState, now: float) -> bool:
         """Read what changed; returns whether a file had changed."""
         stamp = (state, *stamp_of(self.run))
-        is_new = stamp != self._stamp or (not self.is_whole and self.run.rows.is_read)
+        is_new = stamp != self.stamp or (not self.is_whole and self.run.rows.is_read)
         if is_new:
             self._first, self.reading = first_curves(self.run) or (None, "")
-            self.snapshot, self._stamp = take_snapshot(self.run, state, self._first), stamp
+            self.snapshot, self.stamp = take_snapshot(self.run, state, self._first), stamp
             self.snapshot.slow = why_slow(self.phases.seconds())
         is_running, facts = state is RunState.RUNNING, self.snapshot
         self.stragglers = stragglers(facts.ranks, now, facts.seconds_per_step) if is_running else []
@@ -166,10 +167,6 @@ class ShownRun:
             read_rows(self.run)
             return True
         return False
-
-    def read_again(self) -> None:
-        """Have the next look read the run, although no file that is compared may have changed."""
-        self._stamp = None
 
     def drop_rows(self) -> None:
         """Drop the rows, which are read again when they are drawn again."""

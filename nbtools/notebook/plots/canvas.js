@@ -244,13 +244,13 @@ class Chart {
     const { plot, owner } = this, { muted, page } = owner.ink;
     Object.assign(ctx, { font: owner.font(10), textBaseline: "top", textAlign: "left", fillStyle: muted });
     Object.assign(ctx, { strokeStyle: page, lineWidth: 3 });
-    for (const cut of this.spec.cuts) {
-      const x = Math.round(toX(cut.x)) + 0.5, { width } = ctx.measureText(cut.label);
+    for (const [at, label] of this.spec.cuts) {
+      const x = Math.round(toX(at)) + 0.5, { width } = ctx.measureText(label);
       if (!this.isInside(x)) continue;
       paint(ctx, this.upright(x), { stroke: muted, dash: [2, 2] });
       const left = x + 5 + width > plot.right ? x - 5 - width : x + 5;
-      ctx.strokeText(cut.label, left, plot.top + 1);
-      ctx.fillText(cut.label, left, plot.top + 1);
+      ctx.strokeText(label, left, plot.top + 1);
+      ctx.fillText(label, left, plot.top + 1);
     }
   }
   /** A triangle on the floor for a checkpoint, a ring at its evaluation; the best one is filled. */
@@ -441,7 +441,6 @@ class Canvas {
     try { this.model.send(message); } catch (error) { this.el.dataset.unsent = String(error); }
   }
   hear = ({ file, text }) => this.isSeen && save(file, text, "text/html");
-  tellWidth = () => this.send({ width: (this.sentWidth = this.width) });
   tellReady = () => this.sentWidth ?? this.send({ ready: true, width: (this.sentWidth = this.width) });
   see(entries) {
     const seen = new Map(entries.map(({ target, isIntersecting }) => [target, isIntersecting]));
@@ -507,18 +506,15 @@ class Canvas {
     const keys = charts.map(({ key }) => key), onclick = () => this.send({ open: keys, is_open: !open.length });
     Object.assign(head, { hidden: !name || Boolean(only), ariaExpanded: String(open.length > 0), onclick });
     setText(head, `${name} · ${charts.length} chart${charts.length > 1 ? "s" : ""}`);
-    this.showFolded(folded, name && !open.length ? [] : charts.filter((chart) => !chart.open));
+    const closed = name && !open.length ? [] : charts.filter((chart) => !chart.open);
+    const label = ({ title, names }) => words(title, names > 1 && `· ${names} metrics`);
+    const show = ({ key }) => () => this.send({ open: [key], is_open: true });
+    const chip = (chart) => button(null, { textContent: label(chart), onclick: show(chart), dir: "auto" });
+    if (isNew(folded, closed.map((chart) => [chart.key, label(chart)]))) folded.replaceChildren(...closed.map(chip));
     const drawn = open.map((chart) => this.charts.get(chart.key) ?? new Chart(this, chart.key));
     drawn.forEach((each, i) => each.update(open[i], Boolean(open[i].series[0]?.run), alt));
     this.open.push(...drawn);
     return [head, ...drawn.map(({ root }) => root), folded];
-  }
-  showFolded(folded, charts) {
-    const name = ({ title, names }) => words(title, names > 1 && `· ${names} metrics`);
-    if (!isNew(folded, charts.map((chart) => [chart.key, name(chart)]))) return;
-    const open = ({ key }) => () => this.send({ open: [key], is_open: true });
-    const chips = charts.map((chart) => button(null, { textContent: name(chart), onclick: open(chart), dir: "auto" }));
-    folded.replaceChildren(...chips);
   }
 
   resize() {
@@ -530,7 +526,8 @@ class Canvas {
     this.grid.style.gridTemplateColumns = `repeat(${size.columns}, ${size.width}px)`;
     for (const chart of this.open) if (isNew(chart, wanted)) chart.resize(...wanted);
     this.tellReady();
-    if (width !== this.sentWidth) this.later("width", this.sentWidth && 150, this.tellWidth);
+    const tell = () => this.send({ width: (this.sentWidth = this.width) });
+    if (width !== this.sentWidth) this.later("width", this.sentWidth && 150, tell);
     this.request();
   }
   retheme() {

@@ -17,10 +17,7 @@ from nbtools.rundir.json_files import finite
 
 _HERE = Path(__file__).parent
 SCRIPT = "".join((_HERE / name).read_text(encoding="utf-8") for name in ("formats.js", "canvas.js"))
-_FIELDS = ["name", "label", "run", "value", "colour", "dash", "width", "dots", "is_smoothed", "is_band"]
-_FIELDS += ["is_exact", "per_column"]
-"""Fields of a `Trace` that are sent besides its columns."""
-_OF_OPEN = "is_log", "can_log", "is_fixed", "y", "x_ticks", "y_ticks", "veil"
+_OF_OPEN = "is_log", "can_log", "is_fixed", "y", "x_ticks", "y_ticks", "cuts", "veil"
 """Fields of a `Chart` that are sent if it is open."""
 _UNITS = {"time": "clock", "relative": "seconds"}
 _NUM_STEPS = 1 << 12
@@ -84,8 +81,8 @@ class PackedColumns:
         is_wide = _is_wide(np.concatenate(columns))
         at = [self._place(trace.x.astype("<f8").tobytes())]
         at += [self._place(column.astype("<f8" if is_wide else "<f4").tobytes()) for column in columns]
-        described = {name: getattr(trace, name) for name in _FIELDS}
-        return {**described, "n": len(trace.x), "at": at, "is_wide": is_wide}
+        described = {name: value for name, value in vars(trace).items() if not isinstance(value, np.ndarray)}
+        return {**described, "is_exact": trace.is_exact, "n": len(trace.x), "at": at, "is_wide": is_wide}
 
     def _place(self, content: bytes) -> int:
         """Return the offset of a column, which is added unless it is there."""
@@ -116,6 +113,5 @@ def _chart(chart: Chart, columns: PackedColumns) -> dict[str, Any]:
         **{name: getattr(chart, name) for name in _OF_OPEN},
         "series": [columns.add(trace) for trace in chart.series],
         "marks": [{**asdict(mark), "y": finite(mark.y)} for mark in chart.marks],
-        "cuts": [{"x": x, "label": label} for x, label in chart.cuts],
         "badge": asdict(chart.badge) if chart.badge else None,
     }

@@ -267,11 +267,6 @@ class GPUField(FormRow):
         self._choice.layout.display = "" if self._mode.value == "chosen" else "none"
 
     @property
-    def is_for_cpu(self) -> bool:
-        """Whether the choice is the CPU."""
-        return bool(self._mode.value == "cpu")
-
-    @property
     def value(self) -> tuple[int, ...] | None:
         """GPU indices, including absent GPUs; () for CPU only; None for the first GPUs, or the CPU without GPUs;
         ValueError if no GPU is ticked."""

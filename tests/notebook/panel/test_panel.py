@@ -652,7 +652,7 @@ def test_a_panel_keeps_calm_while_a_failed_run_starts_again(folder: RunFolder, s
     eventually(lambda: "step 60 of 100" in words(panel))
     failure = {"rank": 1, "host": None, "message": "killed by SIGKILL", "signal": "SIGKILL"}
     write_json(folder.files.finished, {"why": "failed", "step": 60, "metrics": {}, "failure": failure, "time": 1.0})
-    eventually(lambda: panel._shown._stamp == (RunState.RUNNING, *stamp_of(panel.run)))
+    eventually(lambda: panel._shown.stamp == (RunState.RUNNING, *stamp_of(panel.run)))
     folder.restart(1, "step-000050", **failure)
     folder.files.finished.unlink()
     eventually(lambda: "attempt 2 of 4 · restarted at step 50: rank 1: killed by SIGKILL" in words(panel))

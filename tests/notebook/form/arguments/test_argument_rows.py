@@ -95,8 +95,9 @@ def is_answered(form: FormBody) -> bool:
 
 
 def program_of(form: FormBody) -> Program:
-    assert isinstance(form.content, Program)
-    return form.content
+    content, _ = form.valid()
+    assert isinstance(content, Program)
+    return content
 
 
 def rows_of(form: FormBody) -> ArgumentRows:
@@ -163,7 +164,7 @@ def test_a_wrong_value_is_a_mistake_and_valid_rows_are_taken_over(show: Show) ->
     wrong = "argument steps: 'many' is not a whole number such as 1_000"
     assert mistakes(form) == [wrong]
     assert wrong.partition(": ")[2] in row.widget.children[1].value.replace("&#x27;", "'")
-    for act in (lambda: form.content, form.write, form.launch):
+    for act in (form.valid, form.write, form.launch):
         with pytest.raises(ConfigError, match="argument steps: 'many' is not a whole number"):
             act()
     assert line_of(form, "args").value == ("--lr", "0.5", "--optimizer", "sgd")
@@ -189,13 +190,13 @@ def test_a_secret_is_dots_in_its_row_and_masked_in_the_words(show: Show) -> None
     assert program_of(form).args == ("--lr", "2", "--hf-token", TOKEN)
     assert TOKEN not in form.told() + note(form) and TOKEN not in form._summary.widget.value
     path = form.write()
-    assert read_script(path).program == form.content
+    assert read_script(path).program == program_of(form)
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     form._write_and_say(True)
     assert "looks secret and stands in the script" in form.bar._said.value
     line.type_in("--hf-token '***' --other-token '***'")
     with pytest.raises(ConfigError, match="--other-token; type the value itself"):
-        _ = form.content
+        form.valid()
 
 
 SECRETS = """
