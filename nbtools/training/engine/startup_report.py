@@ -44,7 +44,8 @@ def write_startup_report(
     commits = {name: hub.cached_commit(name, "config.json") for name in models} | derived.get("hub_commits", {})
     commits = {name: commit for name, commit in commits.items() if commit is not None}
     derived = {**asdict(plan.schedule), "world_size": world, "total_steps": plan.total_steps, **derived}
-    derived.pop("hub_commits", None)
+    for name in ("hub_commits", "note"):  # the log has the recipe's own notes
+        derived.pop(name, None)
     derived |= {"hub_commits": commits} if commits else {}
     weights = {field: report.to_json() for field, report in derived.pop("weights", {}).items()}
     if "resume_from" not in weights and getattr(config, "model_name", "") is None:
