@@ -41,32 +41,18 @@ class ActionTransformer(nn.Module):
     def __init__(self, model: GPT2ForTokenClassification) -> None:
         super().__init__()
         self.model = model
-        size = model.config.grid_size
+        config, size = model.config, model.config.grid_size
+        self.darkroom = Darkroom(size, config.horizon, reward_once=config.reward_once)
+        """The environment of its training."""
+        self.unseen_goals_G2: Integers = np.array(config.unseen_goals, dtype=np.int64).reshape(-1, 2)
+        """Goals without training histories, as pairs of column and row."""
+        self.context = int(config.n_positions)
+        """Longest context in steps, the current one included."""
+        self.compress_interval: int | None = getattr(config, "compress_interval", None)
+        """Steps of a region of a compressed context."""
         offsets_4 = torch.tensor([0, size, 2 * size, 2 * size + NUM_ACTIONS + 1])
         self.register_buffer("offsets_4", offsets_4, persistent=False)
         self.offsets_4: Tensor
-
-    @property
-    def darkroom(self) -> Darkroom:
-        """The environment of its training."""
-        config = self.model.config
-        return Darkroom(config.grid_size, config.horizon, reward_once=config.reward_once)
-
-    @property
-    def unseen_goals_G2(self) -> Integers:
-        """Goals without training histories, as pairs of column and row."""
-        return np.array(self.model.config.unseen_goals, dtype=np.int64).reshape(-1, 2)
-
-    @property
-    def context(self) -> int:
-        """Longest context in steps, the current one included."""
-        return int(self.model.config.n_positions)
-
-    @property
-    def compress_interval(self) -> int | None:
-        """Steps of a region of a compressed context."""
-        interval: int | None = getattr(self.model.config, "compress_interval", None)
-        return interval
 
     def forward(self, tokens_BT4: Tensor, actions_BT: Tensor) -> Tensor:
         """Return the sum of the cross-entropies of all actions, in nats; `IGNORED` ones add nothing."""
@@ -129,7 +115,6 @@ def open_action_transformer(folder: Path) -> ActionTransformer:
     try:
         settings = GPT2Config.from_pretrained(folder, trust_remote_code=False)
         transformer = ActionTransformer(GPT2ForTokenClassification(settings))
-        transformer.darkroom, transformer.unseen_goals_G2  # noqa: B018 - they may be missing
     except (OSError, ValueError, TypeError, AttributeError, RuntimeError) as error:
         raise CheckpointError(
             f"{folder}: holds no model of algorithm_distillation ({pretrained_models.first_line(error)})"

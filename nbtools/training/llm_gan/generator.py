@@ -49,12 +49,7 @@ class Generator(nn.Module):
         return in_chunks(compute, self.alphabet.vocab_size, *parts)
 
     def forward(
-        self,
-        prompts_BP: Tensor,
-        texts_BT: Tensor,
-        weights_BT: Tensor,
-        bonus_BT: Tensor | None = None,
-        temperature: float = 1.0,
+        self, prompts_BP: Tensor, texts_BT: Tensor, weights_BT: Tensor, bonus_BT: Tensor | None, temperature: float
     ) -> Tensor:
         """Return the sum of weight x negative log-likelihood, and that of bonus x entropy. Shape (2,).
 

@@ -24,10 +24,7 @@ def pretrained_tokenizer(config: LLMGANConfig) -> PreTrainedTokenizerBase:
     assert config.model_name is not None
     tokenizer = tokenizers.load_tokenizer(config.model_name)
     if config.judge_name not in (None, config.model_name):
-        try:
-            other = tokenizers.load_tokenizer(config.judge_name or "")
-        except ConfigError as error:
-            raise ConfigError(str(error).replace("model_name=", "judge_name=", 1)) from error
+        other = tokenizers.load_tokenizer(config.judge_name or "", option="judge_name")
         if difference := _difference(tokenizer, other):
             raise ConfigError(
                 f"judge_name={config.judge_name!r}: has another vocabulary than the generator {config.model_name!r} "

@@ -142,24 +142,19 @@ def train(worker: Worker, config: LLMGANConfig) -> None:
         test.show_temperatures()
 
 
+@dataclasses.dataclass(eq=False)
 class Evaluation:
     """Metrics on held-out human texts and one generated text per prompt, always from the same random numbers."""
 
-    def __init__(
-        self,
-        worker: Worker,
-        config: LLMGANConfig,
-        data: GANData,
-        generator: Generator,
-        discriminator: Discriminator,
-        start: WeightCopy | None = None,
-    ) -> None:
-        self.worker = worker
-        self.config = config
-        self.data = data
-        self.generator = generator
-        self.discriminator = discriminator
-        self.start = start
+    worker: Worker
+    config: LLMGANConfig
+    data: GANData
+    generator: Generator
+    discriminator: Discriminator
+    start: WeightCopy | None = None
+
+    def __post_init__(self) -> None:
+        config, data, discriminator = self.config, self.data, self.discriminator
         self._num_compared = min(config.eval_samples, len(data.evaluation), _MOST_COMPARED)
         self._human_self_bleu = math.nan
         samples_N = np.arange(config.eval_samples)

@@ -117,18 +117,14 @@ class Denoiser(nn.Module):
         logits_BTV: Tensor = self.model(input_ids=inputs_BT).logits
         return logits_BTV[..., : self.num_tokens]
 
-    def writer(self, tokenizer: PreTrainedTokenizerBase) -> Callable[[Path], None]:
-        """Return a function that writes the tokenizer into the model's folder, a LLaDA's as its own code loads it.
+    def write_tokenizer(self, tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:
+        """Write the tokenizer into the model's folder, a LLaDA's as its own code loads it.
 
         LLaDA's code needs a transformers that cannot read a tokenizer_config.json of a newer one.
         """
-
-        def write(folder: Path) -> None:
-            tokenizer.save_pretrained(folder)
-            for name, content in getattr(self.model, "companions", {}).items():
-                (folder / name).write_bytes(content)
-
-        return write
+        tokenizer.save_pretrained(folder)
+        for name, content in getattr(self.model, "companions", {}).items():
+            (folder / name).write_bytes(content)
 
 
 def build_denoiser(config: MaskedDiffusionConfig, tokenizer: PreTrainedTokenizerBase) -> Denoiser:

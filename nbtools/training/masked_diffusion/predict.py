@@ -60,8 +60,7 @@ class Predictor:
                 for first in range(0, len(places), settings.predict_batch_size):
                     some = places[first : first + settings.predict_batch_size]
                     seeds = numbers_of(f"{settings.seed} {keys[start + place]}" for place in some).tolist()
-                    generators = [torch.Generator(self.device).manual_seed(seed) for seed in seeds]
-                    written = self._written([prompts[place] for place in some], unmasking, settings, generators)
+                    written = self._written([prompts[place] for place in some], unmasking, settings, seeds)
                     rows |= dict(zip(some, written, strict=True))
             yield from (rows[place] for place in sorted(rows))
 
@@ -90,17 +89,13 @@ class Predictor:
         return unmasking_of(settings, self.tokenizer, (length, steps, block or length))
 
     def _written(
-        self,
-        prompts: Sequence[Sequence[int]],
-        unmasking: Unmasking,
-        settings: MaskedDiffusionPredict,
-        generators: Sequence[torch.Generator],
+        self, prompts: Sequence[Sequence[int]], unmasking: Unmasking, settings: MaskedDiffusionPredict, seeds: list[int]
     ) -> Iterator[dict[str, Any]]:
-        """Yield the rows of prompts of equal length."""
+        """Yield the rows of prompts of equal length, each from the random numbers of its seed."""
         tokenizer, mask_id = self.tokenizer, self.denoiser.mask_id
         prompts_BP = torch.tensor(prompts, dtype=torch.long, device=self.device)
         wanted = set(np.linspace(0, unmasking.steps, settings.num_frames).astype(int)) if settings.num_frames else set()
-        kept = []
+        kept, generators = [], [torch.Generator(self.device).manual_seed(seed) for seed in seeds]
         with autocast(self.device, self.config.precision):
             states = unmask(self.denoiser.logits, prompts_BP, unmasking, mask_id=mask_id, generator=generators)
             for step, tokens_BT in enumerate(states):

@@ -59,11 +59,6 @@ class RaggedPairs:
             return np.broadcast_to(np.int64(self.padded_to), len(self))
         return np.diff(self.offsets)
 
-    @functools.cached_property
-    def longest_answer(self) -> int:
-        """Tokens of the longest answer, with the end-of-text token."""
-        return int((self.lengths_N - self.starts_N).max())
-
     def rows(self, samples_B: Integers, length: int | None = None) -> Integers:
         """Return some pairs with end-of-text tokens up to `length`, by default that of the longest. Shape (B, T)."""
         lengths_B = self.offsets[samples_B + 1] - self.offsets[samples_B]

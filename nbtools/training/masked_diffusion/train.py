@@ -9,6 +9,7 @@ Shape suffixes: B batch, T positions, K masked positions of a whole batch.
 """
 
 import dataclasses
+import functools
 from pathlib import Path
 
 import numpy as np
@@ -84,7 +85,7 @@ def train(worker: Worker, config: MaskedDiffusionConfig) -> None:
         worker.end_step(row, plan.total_steps)
 
         if due.checkpoint:
-            state, more = optimizer.state_dict(), denoiser.writer(text.tokenizer)
+            state, more = optimizer.state_dict(), functools.partial(denoiser.write_tokenizer, text.tokenizer)
             worker.save({"": denoiser.model}, state, tally.state_dict(), write_more=more)
         if due.stop:
             break
@@ -188,7 +189,7 @@ def sampled_shape(config: MaskedDiffusionConfig, text: DiffusionText) -> tuple[i
     length, steps, block = config.sampling
     is_given = config.sample_length is not None or config.sample_steps is not None
     if isinstance(text.train, RaggedPairs) and text.train.padded_to is None and not is_given:
-        length = min(length, text.train.longest_answer + 8)
+        length = min(length, int((text.train.lengths_N - text.train.starts_N).max()) + 8)
         block = min(block, length)
         length = steps = -(-length // block) * block
     return length, steps, block

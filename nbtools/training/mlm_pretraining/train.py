@@ -91,19 +91,23 @@ class MaskedLM(nn.Module):
 
     def forward(self, inputs_BT: Tensor, positions_BK: Tensor, labels_BK: Tensor) -> Tensor:
         """Return the sum of the cross-entropies of all predictions, in nats; labels that are `IGNORED` add nothing."""
-        return self._sums(_loss, inputs_BT, positions_BK, labels_BK)
+        return self._sums(inputs_BT, positions_BK, labels_BK, counts_correct=False)
 
     def scores(self, inputs_BT: Tensor, positions_BK: Tensor, labels_BK: Tensor) -> Tensor:
         """Return what `forward` does, and the number of correct predictions. Shape (2,)."""
-        return self._sums(_loss_and_correct, inputs_BT, positions_BK, labels_BK)
+        return self._sums(inputs_BT, positions_BK, labels_BK, counts_correct=True)
 
-    def _sums(self, of: Callable[..., Tensor], inputs_BT: Tensor, positions_BK: Tensor, labels_BK: Tensor) -> Tensor:
+    def _sums(self, inputs_BT: Tensor, positions_BK: Tensor, labels_BK: Tensor, *, counts_correct: bool) -> Tensor:
         chosen_BKH, head = self._chosen(inputs_BT, positions_BK)
 
         def sums(chosen_NH: Tensor, labels_N: Tensor) -> Tensor:
             logits_NV = head(chosen_NH)
             # A half would lose the sum over the vocabulary.
-            return of(logits_NV.to(torch.promote_types(logits_NV.dtype, torch.float32)), labels_N)
+            logits_NV = logits_NV.to(torch.promote_types(logits_NV.dtype, torch.float32))
+            loss = nn.functional.cross_entropy(logits_NV, labels_N, ignore_index=IGNORED, reduction="sum")
+            if not counts_correct:
+                return loss
+            return torch.stack([loss, (logits_NV.argmax(-1) == labels_N).sum().to(loss.dtype)])
 
         parts = chosen_BKH.flatten(0, 1), labels_BK.flatten()
         return torch.stack(in_chunks(sums, self.model.config.vocab_size, *parts)).sum(0)
@@ -131,15 +135,6 @@ class MaskedLM(nn.Module):
         all_BTH = model(input_ids=inputs_BT)[0]
         chosen_BKH = all_BTH.gather(1, positions_BK[:, :, None].expand(-1, -1, all_BTH.shape[2]))
         return chosen_BKH, head or (lambda logits: logits)
-
-
-def _loss(logits_NV: Tensor, labels_N: Tensor) -> Tensor:
-    return nn.functional.cross_entropy(logits_NV, labels_N, ignore_index=IGNORED, reduction="sum")
-
-
-def _loss_and_correct(logits_NV: Tensor, labels_N: Tensor) -> Tensor:
-    loss = _loss(logits_NV, labels_N)
-    return torch.stack([loss, (logits_NV.argmax(-1) == labels_N).sum().to(loss.dtype)])
 
 
 class Evaluation:

@@ -27,7 +27,7 @@ def reduced(array: Array) -> Any:
     mapped = _mapped(array)
     if mapped is None or array.size == 0:
         return np.asarray(array).__reduce_ex__(4)
-    offset = mapped.offset + _address(array) - _address(mapped)
+    offset = mapped.offset + array.ctypes.data - mapped.ctypes.data
     return _reopened, (str(mapped.filename), array.dtype, array.shape, array.strides, offset)
 
 
@@ -39,10 +39,6 @@ def _mapped(array: Array) -> "np.memmap[Any, Any] | None":
             found = part
         part = getattr(part, "base", None)
     return found
-
-
-def _address(array: Array) -> int:
-    return int(array.__array_interface__["data"][0])
 
 
 def _reopened(path: str, dtype: Any, shape: tuple[int, ...], strides: tuple[int, ...], offset: int) -> Array:

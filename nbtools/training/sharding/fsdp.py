@@ -180,9 +180,7 @@ def is_building() -> bool:
 def blocks_of(module: nn.Module) -> list[nn.Module]:
     """Return the members of lists of equal layers in `transformers` models, outermost first; ConfigError if none."""
     models = [part for part in module.modules() if isinstance(part, PreTrainedModel)]
-    blocks: list[nn.Module] = []
-    for model in models[:1]:  # the outermost one; others are its parts
-        blocks = [*_layers(model.base_model)]
+    blocks = [block for model in models[:1] for block in _layers(model.base_model)]  # others are parts of the first
     if not blocks:
         names = ", ".join(sorted({type(model).__name__ for model in models})) or type(module).__name__
         raise ConfigError(

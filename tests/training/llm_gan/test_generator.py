@@ -54,7 +54,7 @@ def test_the_loss_is_weight_by_likelihood_token_by_token(generator: Generator, t
 def test_what_is_padding_has_no_loss_and_what_weighs_nothing_no_gradient(generator: Generator) -> None:
     losses_BT = generator.losses(PROMPTS, TEXTS)
     assert (losses_BT > 0).equal(ALPHABET.mask(TEXTS))
-    generator(PROMPTS, TEXTS, torch.zeros(3, 5), None)[0].backward()
+    generator(PROMPTS, TEXTS, torch.zeros(3, 5), None, 1.0)[0].backward()
     assert all(weight.grad is not None and not weight.grad.any() for weight in generator.parameters())
 
 
@@ -65,7 +65,7 @@ def test_the_gradient_of_what_it_wrote_is_that_of_the_expected_reward(generator:
     prompts_BP = PROMPTS[:1].expand(20_000, 3)
     uniforms_B1 = (torch.arange(20_000, dtype=torch.float64)[:, None] + 0.5) / 20_000
     texts_B1 = write(generator.model, prompts_BP, uniforms_B1, ALPHABET)
-    generator(prompts_BP, texts_B1, reward_V[texts_B1] / 20_000)[0].backward()
+    generator(prompts_BP, texts_B1, reward_V[texts_B1] / 20_000, None, 1.0)[0].backward()
     found = bias.grad.clone()
     bias.grad = None
     probability_V = (-generator.losses(PROMPTS[:1].expand(12, 3), torch.arange(12)[:, None])[:, 0]).exp()

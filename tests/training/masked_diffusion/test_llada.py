@@ -105,7 +105,7 @@ def test_what_is_saved_is_what_was_loaded_and_its_own_code_finds_it(
     saved = tmp_path / "saved"
     saved.mkdir()
     denoiser.model.save_pretrained(saved)
-    denoiser.writer(load_tokenizer(str(LLADA)))(saved)
+    denoiser.write_tokenizer(load_tokenizer(str(LLADA)), saved)
     weights = [load_file(folder / "model.safetensors") for folder in (LLADA, saved)]
     assert weights[0].keys() == weights[1].keys()
     assert all(torch.equal(weight, weights[1][name]) for name, weight in weights[0].items())
