@@ -45,7 +45,6 @@ class StopConditions:
         better; without it, it is the first loss of an evaluation that a row has. `began`: the time budget's start."""
         self._run, self._settings = run, settings
         self._limits = limits_in(settings)
-        self._reads_rows = any(value for name, value in settings.items() if name not in _WITHOUT_ROWS)
         self._rows = NewRows(run, *(name for name, *_ in self._limits))
         self._ends_at = (began or time.monotonic()) + 3600 * (finite(settings.get("time_budget_h")) or math.inf)
         self._loss = ""
@@ -54,6 +53,10 @@ class StopConditions:
         self._best_by, self._sign = best_by, 1 if lower else -1
         self._best, self._best_step, self._last_evaluation, self._num_worse = math.inf, 0, -1, 0
         self._finite_step = 0
+
+    @property
+    def _reads_rows(self) -> bool:
+        return any(value for name, value in self._settings.items() if name not in _WITHOUT_ROWS)
 
     def look(self) -> dict[str, Any] | None:
         """Return the first condition that holds, as `found` has it; None if none does."""

@@ -284,7 +284,7 @@ def test_the_owner_changes_the_conditions_of_a_program_that_runs(supervised: Sta
     eventually(lambda: len([line for line in run.summary()["notices"] if " refused: " in line]) == 5)
     in_force = {**NONE_SET, "values": ["train/loss < 2"], "ended": True}
     assert (conditions_of(run.files), view_of(run).limits) == (in_force, [("train/loss", "<", "2")])
-    with pytest.raises(ConfigError, match=r"address=.*is no condition of notify_on; nan, ended, failed are True or"):
+    with pytest.raises(ConfigError, match=r"address'=.*is no condition of notify_on; nan, ended, failed are True or"):
         run.steer(notify_on={"address": "http://127.0.0.1:1/"})
     with pytest.raises(LaunchError, match="takes no requests"):
         run.steer("save")
