@@ -183,7 +183,7 @@ class AlgorithmDistillationConfig(TrainConfig):
     def num_goals_for_test(self, num_unseen: int) -> int:
         """Return how many of the goals without training histories are for the test: at least one, but not all; none if
         they are named."""
-        is_tested = self.test_fraction and not self.test_goals
+        is_tested = num_unseen and self.test_fraction and not self.test_goals
         return min(max(int(self.test_fraction * num_unseen), 1), num_unseen - 1) if is_tested else 0
 
     @property
