@@ -1,13 +1,28 @@
-"""The successive states of a text or of a drawing made of characters, as HTML."""
+"""The successive states of a text or of a drawing made of characters: as HTML, and as a picture."""
 
 import html
-from collections.abc import Sequence
-from itertools import chain, repeat
+import io
+from collections.abc import Iterator, Sequence
+
+from IPython.display import Image
+from matplotlib.font_manager import FontProperties, findfont
+from PIL import Image as Picture
+from PIL import ImageDraw, ImageFont
+
+from nbtools.notebook.plots.charts import INK
 
 MASKED = "\N{LIGHT SHADE}"
 """Character for a masked token."""
 
 _MOST_CHARACTERS = 4000
+_MOST_PICTURE_COLUMNS = 96
+"""Columns of a running text; a drawing is never cut at its right edge."""
+_DRAWINGS_PER_ROW = 4
+_NUMBER_COLUMNS = 5
+"""Columns at the left of a running text that hold the frame's number."""
+_WIDTH, _HEIGHT = 9, 20
+"""Size of a character cell in pixels."""
+_PAPER = {"masked": f"{INK}66", "new": "#f5a62340"}
 _CELL_CSS = {
     "masked": "background:#8886;color:transparent;border-radius:2px;margin:0 1px 0 0",
     "new": "background:#f5a62366;border-radius:2px",
@@ -40,13 +55,52 @@ def frames_html(frames: Sequence[str], most: int, *, keep_lines: bool) -> str:
 
 def frame_html(number: int, frame: str, before: str, keep_lines: bool) -> str:
     """Return one frame as HTML, with its number, and marks where it differs from the frame before."""
-    earlier = chain(_lines(before, keep_lines), repeat(""))
-    pairs = zip(_lines(frame, keep_lines), earlier, strict=False)
-    rows = [_row_html(line, was, is_first=not before, keep_lines=keep_lines) for line, was in pairs]
+    rows = [""] * len(_lines(frame, keep_lines))
+    for row, _, character, kind in _cells(frame, before, keep_lines):
+        text = html.escape(character)
+        rows[row] += f"<span style='{_CELL_CSS[kind]}'>{text}</span>" if kind else text
     if keep_lines:
         return f"<pre style='{_PRE_CSS}'><span style='opacity:.6'>{number}</span>\n{'<br>'.join(rows)}</pre>"
     label = f"<span style='display:inline-block;width:3em;opacity:.6'>{number}</span>"
     return f"<div style='{_TEXT_CSS}'>{label}{rows[0]}</div>"
+
+
+def as_picture(frames: Sequence[str], most: int = 8, *, keep_lines: bool = False) -> Image:
+    """Draw what `frames_html` shows as a PNG, for a reader without a kernel; text is cut after 96 characters."""
+    longest = _MOST_CHARACTERS if keep_lines else _MOST_PICTURE_COLUMNS
+    shown = [(number, frame[:longest]) for number, frame in picked(frames, most)] or [(0, "")]
+    across = min(len(shown), _DRAWINGS_PER_ROW) if keep_lines else 1
+    every = [_lines(frame, keep_lines) for _, frame in shown]
+    columns, rows = max(len(line) for lines in every for line in lines), max(map(len, every))
+    columns, rows = (columns + 3, rows + 2) if keep_lines else (columns + _NUMBER_COLUMNS, rows)
+    size = (_WIDTH * (columns * across + 1), _HEIGHT * (rows * -(-len(shown) // across) + 1))
+    picture = Picture.new("RGBA", size, f"{INK}00")  # edges of letters blend with the ink
+    draw, before = ImageDraw.Draw(picture), ""
+    for place, (number, frame) in enumerate(shown):
+        column, row = 1 + columns * (place % across), 0.5 + rows * (place // across)
+        draw.text((_WIDTH * column, _HEIGHT * (row + 0.5)), str(number), INK, _font(), anchor="lm")
+        left, top = (column, row + 1) if keep_lines else (column + _NUMBER_COLUMNS - 1, row)
+        _draw(draw, _WIDTH * left, round(_HEIGHT * top), frame, before, keep_lines)
+        before = frame
+    png = io.BytesIO()
+    picture = picture.quantize(32, method=Picture.Quantize.FASTOCTREE, dither=Picture.Dither.NONE)
+    picture.save(png, "PNG", compress_level=9)
+    return Image(png.getvalue(), format="png")  # type: ignore[no-untyped-call]
+
+
+def _draw(draw: ImageDraw.ImageDraw, left: int, top: int, frame: str, before: str, keep_lines: bool) -> None:
+    font = _font()
+    for row, column, character, kind in _cells(frame, before, keep_lines):
+        x, y = left + _WIDTH * column, top + _HEIGHT * row
+        if kind:
+            draw.rectangle((x, y + 1, x + _WIDTH - 1, y + _HEIGHT - 2), _PAPER[kind])
+        if kind != "masked":
+            draw.text((x, y + _HEIGHT // 2), character, INK, font, anchor="lm")
+
+
+def _font() -> ImageFont.FreeTypeFont:
+    path = findfont(FontProperties(family=["DejaVu Sans Mono"]))
+    return ImageFont.truetype(path, 15, layout_engine=ImageFont.Layout.BASIC)
 
 
 def _lines(frame: str, keep_lines: bool) -> list[str]:
@@ -56,16 +110,18 @@ def _lines(frame: str, keep_lines: bool) -> list[str]:
     return [frame.replace("\n", "\N{DOWNWARDS ARROW WITH CORNER LEFTWARDS}")]
 
 
-def _row_html(line: str, was: str, *, is_first: bool, keep_lines: bool) -> str:
-    """Return a line with marks on its masks, and unless it is of the first frame, on what is not as it `was`."""
-    row, was = "", was if keep_lines else _aligned(was, line)
-    for column, character in enumerate(line):
-        is_new = not is_first and was[column : column + 1] != character and not (keep_lines and character.isspace())
-        kind = "masked" if character == MASKED else "new" if is_new else ""
-        # An unprintable character would change its neighbours or take no room.
-        text = html.escape(character if character.isprintable() else "\N{MIDDLE DOT}")
-        row += f"<span style='{_CELL_CSS[kind]}'>{text}</span>" if kind else text
-    return row
+def _cells(frame: str, before: str, keep_lines: bool) -> Iterator[tuple[int, int, str, str]]:
+    """Yield row, column, character and kind of every cell: "masked", "new" if it differs from `before`, or ""."""
+    earlier = _lines(before, keep_lines)
+    for row, line in enumerate(_lines(frame, keep_lines)):
+        was = earlier[row] if row < len(earlier) else ""
+        if not keep_lines:
+            was = _aligned(was, line)
+        for column, character in enumerate(line):
+            is_new = before and was[column : column + 1] != character and not (keep_lines and character.isspace())
+            kind = "masked" if character == MASKED else "new" if is_new else ""
+            # An unprintable character would change its neighbours or take no room.
+            yield row, column, character if character.isprintable() else "\N{MIDDLE DOT}", kind
 
 
 def _aligned(before: str, line: str) -> str:

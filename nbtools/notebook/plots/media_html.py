@@ -10,7 +10,7 @@ from typing import Any
 from nbtools.errors import literal
 from nbtools.notebook.html_parts import BORDER, FONT, MONO, MUTED, NO_FORMULAS, TEXT, table_html
 from nbtools.notebook.plots.figure import WIDTH
-from nbtools.notebook.plots.frames import frame_html, frames_html
+from nbtools.notebook.plots.frames import as_picture, frame_html, frames_html
 from nbtools.notebook.plots.line_chart import HEIGHT, draw_series
 from nbtools.rundir.media import MediaItem
 
@@ -31,11 +31,18 @@ class ShownMedia:
         return "\n".join(f"{item.kind}: {item.title}" for item in self.items)
 
     def _repr_mimebundle_(self, **_: object) -> dict[str, Any]:
-        """Return HTML, and a picture of the first chart for pages that show no HTML of a notebook."""
+        """Return HTML, and a picture of the first chart or drawing for pages that show no HTML of a notebook."""
         body = "".join(static_html(item) for item in self.items)
         bundle = {"text/html": f"<div class='{NO_FORMULAS}'>{body}</div>", "text/plain": repr(self)}
-        chart = next((item for item in self.items if item.kind == "series"), None)
-        return bundle if chart is None else {**bundle, "image/png": base64.b64encode(draw_series(chart)).decode()}
+        picture = next((item for item in self.items if item.kind in ("frames", "series")), None)
+        if picture is None:
+            return bundle
+        if picture.kind == "series":
+            png = draw_series(picture)
+        else:
+            most = _NUM_DRAWINGS if picture.keeps_lines else _NUM_STATES
+            png = as_picture(picture.frames, most, keep_lines=picture.keeps_lines).data
+        return {**bundle, "image/png": base64.b64encode(png).decode()}
 
 
 def show_media(*items: MediaItem) -> ShownMedia:

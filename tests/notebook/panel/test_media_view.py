@@ -51,17 +51,16 @@ def test_nothing_is_shown_where_there_is_nothing(view: MediaView, tmp_path: Path
     assert view.html() == ""
 
 
-def test_items_of_ones_own_are_shown_in_a_cell_with_a_picture_of_the_first_chart() -> None:
+def test_items_of_ones_own_are_shown_in_a_cell_with_a_picture_of_the_first_drawing() -> None:
     bundle = show_media(TABLE, SERIES, FRAMES)._repr_mimebundle_()
     assert "Mistakes" in bundle["text/html"] and "and 10 more rows" in bundle["text/html"]
     assert "step" not in re.sub("<img[^>]*>", "", bundle["text/html"]), "no step was given"
     assert "mathjax_ignore" in bundle["text/html"]
     assert bundle["text/plain"] == "table: Mistakes\nseries: Return\nframes: Unmasked"
     assert base64.b64decode(bundle["image/png"]) == draw_series(SERIES)
-    assert (
-        "image/png"
-        not in show_media(TABLE, DRAWINGS, *(media.text("a", hostile) for hostile in HOSTILE))._repr_mimebundle_()
-    )
+    picture = Image.open(io.BytesIO(base64.b64decode(show_media(DRAWINGS)._repr_mimebundle_()["image/png"])))
+    assert picture.width > picture.height
+    assert "image/png" not in show_media(TABLE, *(media.text("a", hostile) for hostile in HOSTILE))._repr_mimebundle_()
     assert "<img" not in show_media(*(media.text(text, text) for text in HOSTILE))._repr_mimebundle_()["text/html"]
 
 
