@@ -3,6 +3,7 @@
 import html
 import io
 from collections.abc import Iterator, Sequence
+from itertools import chain, repeat
 
 from IPython.display import Image
 from matplotlib.font_manager import FontProperties, findfont
@@ -75,32 +76,23 @@ def as_picture(frames: Sequence[str], most: int = 8, *, keep_lines: bool = False
     columns, rows = (columns + 3, rows + 2) if keep_lines else (columns + _NUMBER_COLUMNS, rows)
     size = (_WIDTH * (columns * across + 1), _HEIGHT * (rows * -(-len(shown) // across) + 1))
     picture = Picture.new("RGBA", size, f"{INK}00")  # edges of letters blend with the ink
-    draw, before = ImageDraw.Draw(picture), ""
+    draw, before, file = ImageDraw.Draw(picture), "", findfont(FontProperties(family=["DejaVu Sans Mono"]))
+    font = ImageFont.truetype(file, 15, layout_engine=ImageFont.Layout.BASIC)
     for place, (number, frame) in enumerate(shown):
         column, row = 1 + columns * (place % across), 0.5 + rows * (place // across)
-        draw.text((_WIDTH * column, _HEIGHT * (row + 0.5)), str(number), INK, _font(), anchor="lm")
+        draw.text((_WIDTH * column, _HEIGHT * (row + 0.5)), str(number), INK, font, anchor="lm")
         left, top = (column, row + 1) if keep_lines else (column + _NUMBER_COLUMNS - 1, row)
-        _draw(draw, _WIDTH * left, round(_HEIGHT * top), frame, before, keep_lines)
+        for down, right, character, kind in _cells(frame, before, keep_lines):
+            x, y = _WIDTH * (left + right), round(_HEIGHT * (top + down))
+            if kind:
+                draw.rectangle((x, y + 1, x + _WIDTH - 1, y + _HEIGHT - 2), _PAPER[kind])
+            if kind != "masked":
+                draw.text((x, y + _HEIGHT // 2), character, INK, font, anchor="lm")
         before = frame
     png = io.BytesIO()
     picture = picture.quantize(32, method=Picture.Quantize.FASTOCTREE, dither=Picture.Dither.NONE)
     picture.save(png, "PNG", compress_level=9)
     return Image(png.getvalue(), format="png")  # type: ignore[no-untyped-call]
-
-
-def _draw(draw: ImageDraw.ImageDraw, left: int, top: int, frame: str, before: str, keep_lines: bool) -> None:
-    font = _font()
-    for row, column, character, kind in _cells(frame, before, keep_lines):
-        x, y = left + _WIDTH * column, top + _HEIGHT * row
-        if kind:
-            draw.rectangle((x, y + 1, x + _WIDTH - 1, y + _HEIGHT - 2), _PAPER[kind])
-        if kind != "masked":
-            draw.text((x, y + _HEIGHT // 2), character, INK, font, anchor="lm")
-
-
-def _font() -> ImageFont.FreeTypeFont:
-    path = findfont(FontProperties(family=["DejaVu Sans Mono"]))
-    return ImageFont.truetype(path, 15, layout_engine=ImageFont.Layout.BASIC)
 
 
 def _lines(frame: str, keep_lines: bool) -> list[str]:
@@ -112,11 +104,9 @@ def _lines(frame: str, keep_lines: bool) -> list[str]:
 
 def _cells(frame: str, before: str, keep_lines: bool) -> Iterator[tuple[int, int, str, str]]:
     """Yield row, column, character and kind of every cell: "masked", "new" if it differs from `before`, or ""."""
-    earlier = _lines(before, keep_lines)
-    for row, line in enumerate(_lines(frame, keep_lines)):
-        was = earlier[row] if row < len(earlier) else ""
-        if not keep_lines:
-            was = _aligned(was, line)
+    lines = zip(_lines(frame, keep_lines), chain(_lines(before, keep_lines), repeat("")), strict=False)
+    for row, (line, earlier) in enumerate(lines):
+        was = earlier if keep_lines else _aligned(earlier, line)
         for column, character in enumerate(line):
             is_new = before and was[column : column + 1] != character and not (keep_lines and character.isspace())
             kind = "masked" if character == MASKED else "new" if is_new else ""

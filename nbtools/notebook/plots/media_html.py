@@ -37,11 +37,9 @@ class ShownMedia:
         picture = next((item for item in self.items if item.kind in ("frames", "series")), None)
         if picture is None:
             return bundle
-        if picture.kind == "series":
-            png = draw_series(picture)
-        else:
-            most = _NUM_DRAWINGS if picture.keeps_lines else _NUM_STATES
-            png = as_picture(picture.frames, most, keep_lines=picture.keeps_lines).data
+        most, keeps = _NUM_DRAWINGS if picture.keeps_lines else _NUM_STATES, picture.keeps_lines
+        is_chart = picture.kind == "series"
+        png = draw_series(picture) if is_chart else as_picture(picture.frames, most, keep_lines=keeps).data
         return {**bundle, "image/png": base64.b64encode(png).decode()}
 
 
