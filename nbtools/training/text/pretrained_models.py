@@ -66,15 +66,14 @@ def load_model(
     )
     if (expanded(model_name) / "adapter_config.json").is_file():
         raise an_adapter
-    settings["trust_remote_code"] = trust_remote_code
     try:
         if dropout is not None:
             own = AutoConfig.from_pretrained(model_name, trust_remote_code=trust_remote_code)
             settings |= dict.fromkeys((name for name in _DROPOUTS if getattr(own, name, None) is not None), dropout)
-        if is_building() and (sharded := _to_be_sharded(auto_class, model_name, settings)):
+        if is_building() and (sharded := _to_be_sharded(auto_class, model_name, trust_remote_code, settings)):
             return sharded
-        read = functools.partial(_read, auto_class, model_name, **settings)
-        model, report = read(renaming=Renaming(), stored=())
+        read = functools.partial(_read, auto_class, model_name, trust_remote_code, **settings)
+        model, report = read()
         if (renaming := report.fitting_names(model)) is not None:
             del model
             model, report = read(renaming=renaming, stored=report.unexpected)
@@ -93,20 +92,29 @@ def load_model(
 
 
 def _read(
-    auto_class: Any, model_name: str, *, renaming: Renaming, stored: tuple[str, ...], **settings: Any
+    auto_class: Any,
+    model_name: str,
+    trust_remote_code: bool,
+    *,
+    renaming: Renaming | None = None,
+    stored: tuple[str, ...] = (),
+    **settings: Any,
 ) -> tuple[PreTrainedModel, WeightsReport]:
     """Load the weights that fit, under other names in the files if a renaming is given."""
     settings |= {"weights_only": True, "output_loading_info": True, "dtype": torch.float32}
+    renaming = renaming or Renaming()
     key_mapping = renaming.patterns(stored) or None
     settings |= {"ignore_mismatched_sizes": True, "key_mapping": key_mapping}  # `check` refuses other shapes
-    model, found = auto_class.from_pretrained(model_name, **settings)
+    model, found = auto_class.from_pretrained(model_name, trust_remote_code=trust_remote_code, **settings)
     model.loading_info = found
     used = getattr(model, "_weight_conversions", None) or ()  # which saving would revert
     model._weight_conversions = [each for each in used if {*each.source_patterns}.isdisjoint(key_mapping or ())]
     return model, WeightsReport.of(model, model_name, found, renaming=renaming)
 
 
-def _to_be_sharded(auto_class: Any, model_name: str, settings: dict[str, Any]) -> PreTrainedModel | None:
+def _to_be_sharded(
+    auto_class: Any, model_name: str, trust_remote_code: bool, settings: dict[str, Any]
+) -> PreTrainedModel | None:
     """Return a model without values in its weights, and with `stored_weights`: what reads them, by name.
 
     A head that the files lack gets its first values on rank 0. If the files name the weights otherwise, `transformers`
@@ -116,10 +124,10 @@ def _to_be_sharded(auto_class: Any, model_name: str, settings: dict[str, Any]) -
     options = {name: value for name, value in settings.items() if name != "config"}
     config = settings.get("config")
     if config is None:
-        config = AutoConfig.from_pretrained(model_name, **options)
+        config = AutoConfig.from_pretrained(model_name, trust_remote_code=trust_remote_code, **options)
     with without_weights():
         if hasattr(auto_class, "from_config"):
-            more = {"dtype": torch.float32, "trust_remote_code": settings["trust_remote_code"]}
+            more = {"dtype": torch.float32, "trust_remote_code": trust_remote_code}
             model: PreTrainedModel = auto_class.from_config(config, **more)
         else:
             model = auto_class(config)
