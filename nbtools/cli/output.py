@@ -7,7 +7,6 @@ import contextlib
 import os
 import sys
 import time
-from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import timedelta
 from itertools import zip_longest
@@ -220,11 +219,8 @@ def follow(run: Run, num_lines: int) -> None:
     def show(lines: bytes) -> None:
         print(without_secrets(terminal_text(lines), secrets), flush=True)
 
-    before: deque[bytes] = deque(maxlen=num_lines)
-    while block := tail.read():
-        before.extend(block.removesuffix(b"\n").split(b"\n")[-num_lines:])
-    for line in before:
-        show(line)
+    if earlier := b"".join(iter(tail.read, b"")):
+        show(b"\n".join(earlier.removesuffix(b"\n").split(b"\n")[-num_lines:]))
     while True:
         has_ended = run.state.is_final  # checked first, so that the next read is complete
         while block := tail.read():
