@@ -694,7 +694,7 @@ def test_a_training_is_steered_from_its_row(folder: RunFolder, show: Show, monke
     row.changes.value = f"'learning_rate=0.5' 'eval_every= 7' {typed}"
     row.apply.click()
     eventually(lambda: len(asked) == 2)
-    conditions = {"values": ("a < 2", "b > 3"), "no_improvement": True}
+    conditions = {"values": ("a < 2", "b > 3"), "no_improvement": 20}
     assert asked == [(("save",), {}), ((), {"learning_rate": 0.5, "eval_every": 7, "notify_on": conditions})]
     rows = [row, show(folder)._widgets.steer]
     write_json(folder.files.process, {**(read_json(folder.files.process) or {}), "role": "supervisor"})
