@@ -69,7 +69,8 @@ def test_a_run_in_a_dark_page_shows_stacks_stops_and_is_launched_again(notebook:
     table = notebook.output(notebook.append("nt.runs(name='pressed')"))
     see(table, "1 to 2 of 2 runs")
     table.locator(".widget-html .nbt-board").wait_for(state="detached")  # a list without its script takes no tick
-    table.locator("input[type=checkbox]:visible").first.check()
+    table.locator("input[type=checkbox]:visible").first.click()  # the kernel ticks it, perhaps after another refresh
+    table.locator("input[type=checkbox]:checked:visible").first.wait_for()
     table.get_by_role("button", name="Stop").locator("visible=true").first.click()
     see(table, "pressed: stopped at step")
     table.get_by_role("button", name="Resume").locator("visible=true").first.click()
