@@ -107,11 +107,9 @@ def collective(traceback: str) -> str | None:
 
 def lost_loader_worker(traceback: str) -> bool:
     """Whether the connection to a DataLoader worker broke; torch often reports that first."""
-    if "in _try_get_data\n" in traceback and "multiprocessing/connection.py" in traceback:
-        return True
-    # The same, its traceback cut: torch's handler of SIGCHLD raises while Python prints it.
-    is_cut = re.search(r"^(?:EOFError|Connection(?:Reset|Refused)Error)\b", traceback, re.MULTILINE) is not None
-    return is_cut and "torch/utils/data/dataloader.py" in traceback and "_utils/fetch.py" not in traceback
+    # The traceback may be cut: torch's handler of SIGCHLD raises while Python prints it.
+    is_broken = re.search(r"^(?:EOFError|BrokenPipeError|Connection\w*Error)\b", traceback, re.MULTILINE) is not None
+    return is_broken and "torch/utils/data/dataloader.py" in traceback and "_utils/fetch.py" not in traceback
 
 
 def raised_before(printed: str) -> tuple[str, str] | None:

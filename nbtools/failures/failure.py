@@ -292,8 +292,7 @@ def _ends(run: RunDir, log: str, host: str) -> list[_End]:
 
 def _other_logs(run: RunDir) -> list[tuple[str, str]]:
     """Return the output of torchrun on the machines other than the first, and their names."""
-    nodes = range(1, _num_machines(run))
-    hosts = {node: machines.record(run, node).get("host") for node in nodes}
+    hosts = {node: machines.record(run, node).get("host") for node in range(1, _num_machines(run))}
     return [(evidence.log_end(run.node_output(node)), host) for node, host in hosts.items() if isinstance(host, str)]
 
 
@@ -359,8 +358,7 @@ def _in_words(failure: Failure, run: RunDir) -> tuple[str, str | None]:
     """Return the message with its cause, if known, and the setting to change."""
     message, said = failure.message, evidence.exceptions(failure.traceback or "")
     unhandled = (failure.traceback or "").rpartition("another exception occurred:")[2]
-    led_to = "\n".join(evidence.exceptions(unhandled))
-    cause = known_errors.cause_of(message, "\n".join(said), led_to)
+    cause = known_errors.cause_of(message, "\n".join(said), "\n".join(evidence.exceptions(unhandled)))
     if cause is None and evidence.lost_loader_worker(failure.traceback or ""):
         cause = known_errors.LOADER_WORKER_DIED
     if cause in (None, known_errors.LOADER_WORKER_DIED):  # the process that it started printed why

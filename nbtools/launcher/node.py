@@ -122,8 +122,7 @@ def joinable(folder: Path, node: int) -> RunDir:
         state = _state_of(run)
     if state.is_final:
         raise LaunchError(f"{run.id}: is {state}; launch or resume it first")
-    known = machines.record(run, node)
-    other = ProcessIdentity.from_json(known)
+    other = ProcessIdentity.from_json(machines.record(run, node))
     if machines.has_joined(run, node) and other is not None and (other.is_elsewhere or other.is_alive()):
         raise LaunchError(
             f"machine {node} of {run.id} is {other.host} already (process {other.pid}); if that process has ended, "

@@ -81,8 +81,7 @@ class ModelProcess(contextlib.AbstractContextManager["ModelProcess"]):
             LaunchError: the process has ended.
         """
         number = next(self._numbers)
-        values = (settings or self.settings).model_dump()
-        self._ask({"id": number, "inputs": list(inputs), "settings": values})
+        self._ask({"id": number, "inputs": list(inputs), "settings": (settings or self.settings).model_dump()})
         while True:
             answer = self._answer()
             if answer.pop("id", number) != number:

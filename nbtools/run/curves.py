@@ -245,8 +245,7 @@ def _place(descriptor: int, step: int, seen: dict[int, int]) -> tuple[int, int]:
     low, high = 0, os.fstat(descriptor).st_size
     while high - low > _HEAD_BYTES:
         middle = (low + high) // 2
-        row = os.pread(descriptor, _HEAD_BYTES, middle).split(b"\n", 2)[1]
-        seen[middle] = orjson.loads(row)["step"]
+        seen[middle] = orjson.loads(os.pread(descriptor, _HEAD_BYTES, middle).split(b"\n", 2)[1])["step"]
         low, high = (middle, high) if seen[middle] < step else (low, middle)
     return low, high
 

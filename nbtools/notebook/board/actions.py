@@ -102,8 +102,7 @@ class Removal:
 
 
 def _choice(name: str, value: str, **look: int) -> Any:
-    options = [_NOTHING, (value, value)]
-    return make_control(widgets.Dropdown, name, options=options, value=value, **look)
+    return make_control(widgets.Dropdown, name, options=[_NOTHING, (value, value)], value=value, **look)
 
 
 class BoardControls:

@@ -224,8 +224,7 @@ class RunLines:
         name, slot, ticked = f"{row.name} {row.id}", self.slots.get(row.id), " checked" * (row.id in self.ticked)
         told = f"data-act='tick' data-key='{literal(row.id)}' aria-label='Choose {literal(name)}'"
         draw = eye("draw", row.id, f"Curves of {name}", is_drawn=slot is not None)
-        columns = "run", *self.layout.columns
-        shown = "".join(f"<td>{cells.cell(column, row, values)}</td>" for column in columns)
+        shown = "".join(f"<td>{cells.cell(column, row, values)}</td>" for column in ("run", *self.layout.columns))
         colour = "" if slot is None else swatch(slot)
         return f"<tr><td><input type='checkbox' {told}{ticked}>{draw}{colour}</td>{shown}</tr>"
 

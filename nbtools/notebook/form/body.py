@@ -86,8 +86,7 @@ class FormBody:
         self.bar.launch.on_click(guarded(lambda: self._ask_or(self._launch_and_watch)))
         self.bar.load.on_click(guarded(self.load))
         head = [*([self._preset.widget] if self._preset else []), self.script.row.widget]
-        below = [self._summary.widget, self.bar.widget, self.panel.widget]
-        self.widget = self.view.arranged(head, below)
+        self.widget = self.view.arranged(head, [self._summary.widget, self.bar.widget, self.panel.widget])
         answers_beside_cells(self.widget)  # without support in ipykernel a click waits for the running cell
         empty = {} if recipe else {name: field.default for name, field in fields_of(Program).items()} | {"cwd": "."}
         self._fill({**empty, **values_of(content, launch)})

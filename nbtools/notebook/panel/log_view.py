@@ -43,8 +43,7 @@ class LogView:
         # A reversed column begins at its end, and stays there as it grows, in any page.
         box = widgets.Layout(height="300px", width="100%", overflow="auto", display="flex", flex_flow="column-reverse")
         self.box = widgets.Box([self.text], layout=box).add_class("nbt-log")
-        row = in_row(self.search, self.curves, self.count)
-        self.widget = in_column(row, self.box, self.editor.widget)
+        self.widget = in_column(in_row(self.search, self.curves, self.count), self.box, self.editor.widget)
         for control in (self.search, self.curves):
             control.observe(changed, "value")
         self._key: object = None

@@ -269,8 +269,7 @@ def log_of(run: Run, num_lines: int, *, is_stopped: bool) -> list[str]:
     """Return the end of rank 0's log; after a stop without torchrun's own lines, which look like a failure."""
     if not is_stopped:
         return run.log(num_lines).splitlines()
-    kept = _OF_TORCHRUN.sub("", run.log(num_lines + _NUM_STOP_LINES) + "\n")
-    return kept.splitlines()[-num_lines:]
+    return _OF_TORCHRUN.sub("", run.log(num_lines + _NUM_STOP_LINES) + "\n").splitlines()[-num_lines:]
 
 
 def alarms_of(facts: Snapshot, late: Sequence[Straggler], job_s: float | None, now: float) -> list[str]:

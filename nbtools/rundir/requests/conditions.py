@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from nbtools.errors import shown
-from nbtools.rundir.json_files import finite, kept, whole
-from nbtools.rundir.rundir import RunDir, launch_of
+from nbtools.rundir.json_files import content_of, finite, kept, whole
+from nbtools.rundir.rundir import RunDir
 from nbtools.rundir.tail import end_of, objects_in
 
 NOTIFY_ON = "notify_on."
@@ -34,7 +34,7 @@ def limits_in(settings: Mapping[str, Any]) -> list[tuple[str, str, str]]:
 
 def conditions_of(run: RunDir) -> dict[str, Any]:
     """Return all conditions of a run as they are in force: those of the launch, or as its owner has changed them."""
-    launched = launch_of(run.path).get("launch")
+    launched = content_of(run.launch).get("launch")
     given = launched.get("notify_on") if isinstance(launched, dict) else None
     return {**NONE_SET, **(kept(_last_in, run.notices) or (given if isinstance(given, dict) else {}))}
 

@@ -74,8 +74,7 @@ class Predictor:
         row: dict[str, Any] = {"text": text, "goal": f"{goal[0]}:{goal[1]}", "best": best}
         row |= {"returns": returns_E.tolist(), "is_unseen": list(goal) in self.transformer.unseen_goals_G2.tolist()}
         if settings.num_frames:
-            shown_episodes = rollout.episodes_to_show(settings.episodes)
-            frames = rollout.rollout_frames(done, middle, darkroom, shown_episodes)
+            frames = rollout.rollout_frames(done, middle, darkroom, rollout.episodes_to_show(settings.episodes))
             picked = np.unique(np.linspace(0, len(frames) - 1, settings.num_frames).astype(int))
             row |= {"frames": [frames[place] for place in picked], "keep_lines": True}
         return row

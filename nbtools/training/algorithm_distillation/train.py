@@ -134,8 +134,7 @@ class Evaluation:
         num_episodes = len(returns_E)
         lines = {"unseen goals": returns_E.tolist(), "best possible": [self.best_return] * num_episodes}
         title, episodes = "Return of each episode on goals never seen", range(1, num_episodes + 1)
-        shown = media.series(title, episodes, lines, x_label="episode", y_label="return")
-        self.worker.show("returns", shown)
+        self.worker.show("returns", media.series(title, episodes, lines, x_label="episode", y_label="return"))
         middle = rollouts.median()
         title = f"One unseen goal being found ({rollout.AGENT} agent, {rollout.GOAL} goal)"
         frames = rollout.rollout_frames(rollouts, middle, self.darkroom, rollout.episodes_to_show(num_episodes))

@@ -43,8 +43,7 @@ class Predictor:
         num_texts, keys = settings.num_texts, told_apart(map(str, inputs))
         at_once = max(settings.predict_batch_size // num_texts, 1)
         for start in range(0, len(inputs), at_once):
-            prompts = [str(text) for text in inputs[start : start + at_once]]
-            encoded = self._encoded(prompts)
+            encoded = self._encoded([str(text) for text in inputs[start : start + at_once]])
             rows = [{"error": self._too_long(tokens)} for tokens in encoded]
             readable = [place for place, row in enumerate(rows) if not row["error"]]
             drafts = [(place, number) for place in readable for number in range(num_texts)]

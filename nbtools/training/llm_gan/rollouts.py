@@ -91,8 +91,7 @@ class GANRollouts:
         weights_BT = torch.where(credited_BT, self.baseline.advantages(rewards_BT, returns_BT), 0.0) / length
         self.baseline.add(rewards_BT, returns_BT, credited_BT)
         counts = {"credited": credited_BT.sum(), "undecided": (~decided_B).sum(), "written": mask_BT.sum()}
-        reward = torch.where(credited_BT, returns_BT, 0.0).sum()
-        self.tally.add(reward=reward, texts=len(decided_B), **counts)
+        self.tally.add(reward=torch.where(credited_BT, returns_BT, 0.0).sum(), texts=len(decided_B), **counts)
         train_mode(self._generator, has_dropout=False)
         bonus_BT = mask_BT * (config.entropy_weight / length)
         return [

@@ -251,8 +251,7 @@ def bases_of(config: Any) -> dict[str, dict[str, Any]] | None:
 
 
 def _identity(name: str) -> dict[str, Any]:
-    folder = expanded(name)
-    files = [path for kind in ("*.safetensors", "*.bin") for path in sorted(folder.glob(kind))]
+    files = [path for kind in ("*.safetensors", "*.bin") for path in sorted(expanded(name).glob(kind))]
     if not files:
         with contextlib.suppress(OSError, ValueError):  # loading the model reports it
             cached_file(name, "config.json")
