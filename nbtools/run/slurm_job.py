@@ -136,8 +136,7 @@ def in_job(records: Records) -> bool:
 def is_silent(run: RunDir) -> bool:
     """Whether heartbeats, system.jsonl and log of a run have not been written for long."""
     stamps = map(file_stamp, (run.process, run.system, run.log, *run.ranks.glob("*.heartbeat.json")))
-    newest_ns = max((stamp[0] for stamp in stamps if stamp), default=0)
-    return time.time() - newest_ns / 1e9 > _SILENT_AFTER_S
+    return time.time() - max((stamp[0] for stamp in stamps if stamp), default=0) / 1e9 > _SILENT_AFTER_S
 
 
 def why_ended(records: Records) -> str:

@@ -57,8 +57,7 @@ class RankHeartbeat:
     @property
     def place(self) -> tuple[int, int, int]:
         """Sort key of progress; a smaller one is further behind."""
-        known = self.phase if self.phase in _PHASES else "forward"
-        return self.step, self.nth, _PHASES.index(known)
+        return self.step, self.nth, _PHASES.index(self.phase if self.phase in _PHASES else "forward")
 
     @property
     def may_take_long(self) -> bool:

@@ -59,8 +59,7 @@ def is_secret(name: str, value: str) -> bool:
     """Whether a value is secret, by its name or by itself; a small number or a truth value is not."""
     if _VALUE.search(value) or _AWS_SECRET.fullmatch(value):
         return True
-    words = _CAMEL.sub("_", name).lower()
-    found = _NAME.search(words)
+    found = _NAME.search(_CAMEL.sub("_", name).lower())
     return found is not None and (not _HARMLESS.fullmatch(value) or "pass" in found[0])
 
 

@@ -42,7 +42,7 @@ def test_a_running_training_is_steered_and_each_change_is_a_flag(notebook: Any, 
     press("Save")
     see(panel, ": save")
     eventually(lambda: [saved.step for saved in run.checkpoints] == [run.events[0].step], "the checkpoint is there")
-    text = panel.get_by_label("Change", exact=True)
+    text = panel.get_by_label("Change", exact=True).locator("visible=true")
     assert "learning_rate=0.01" in text.get_attribute("placeholder")
     text.fill("learning_rate=-1")
     press("Apply")

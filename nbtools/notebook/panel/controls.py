@@ -24,7 +24,7 @@ _CANCEL = ("Cancel", "Remove the run from its queue; no later attempt starts")
 _RESUME = "Continue from the latest verified checkpoint in a new run, and show it here"
 _AGAIN = "Start the current version of the script from the beginning, and show the new run here"
 _REPORT = "Save this run as one HTML file to send: curves, samples, values; without paths and names of hosts"
-_MENU = "Stacks of the ranks, a report, commands to copy, the smoothing of the curves, and notifications"
+_MENU = "Stacks of the ranks, a report, commands to copy, the smoothing of the curves, notices and their conditions"
 _ACTIONS = {
     "save": ("Save", "save", "Save a checkpoint after the current step; it is kept"),
     "evaluate": ("Evaluate", "check-square-o", "Evaluate after the current step"),
@@ -35,7 +35,8 @@ _ACTIONS = {
 
 
 class SteerRow:
-    """A button for each action, and a text with new values; hidden for a training that takes no requests.
+    """A button for each action, and a text with new values; for a program that takes conditions of notices alone, the
+    text is in the menu, and there is no row.
 
     Args:
         act: Called with the name of an action, or with a `text` such as `learning_rate=5e-4 max_steps=2000`.
@@ -46,11 +47,14 @@ class SteerRow:
         self.changes = make_control(widgets.Text, "Change", width=330, label=56)
         self.apply = button("Apply", "check", "From the next step on", lambda: act(text=self.changes.value))
         self.widget = in_row(*self.buttons.values(), self.changes, self.apply)
-        self.widget.layout.display = "none"
+        self.in_menu = in_row(self.changes, self.apply)
+        self.widget.layout.display = self.in_menu.layout.display = "none"
 
     def show(self, controls: Steerable | None, *, is_acting: bool) -> None:
         """Offer what a training takes now; None for one that takes nothing."""
-        self.widget.layout.display = "none" if controls is None else ""
+        has_row = controls is not None and bool(controls.actions)
+        self.widget.layout.display = "" if has_row else "none"
+        self.in_menu.layout.display = "none" if controls is None or has_row else ""
         if controls is None:
             return
         for name, each in self.buttons.items():
@@ -116,7 +120,8 @@ class Controls:
         self._commands.layout.width = "auto"
         self.page.layout.display = "none"  # also hides the error of a page that cannot load it
         menu = make_control(widgets.ToggleButton, "Menu", width=80, tooltip=_MENU, icon="bars")
-        unfolded = in_row(self.buttons.stacks, self.buttons.report, self._commands, smoothing, self.notices.begin)
+        shown = self.buttons.stacks, self.buttons.report, self._commands, smoothing, self.notices.begin, steer.in_menu
+        unfolded = in_row(*shown)
         unfolded.layout.display = "none"
         menu.observe(lambda change: setattr(unfolded.layout, "display", "" if change.new else "none"), "value")
         buttons = in_row(self.buttons.stop, self.buttons.again, self.buttons.onward, menu)

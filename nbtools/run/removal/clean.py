@@ -83,8 +83,7 @@ class RemovalPlan:
     def remove(self) -> str:
         """Delete the items; return the removed ones, and the kept ones with reasons."""
         gone, kept = remove(self)
-        freed = sum(item.num_bytes for item in gone)
-        said = f"removed {plural(len(gone), 'item')}, {freed / 1e6:,.1f} MB"
+        said = f"removed {plural(len(gone), 'item')}, {sum(item.num_bytes for item in gone) / 1e6:,.1f} MB"
         return "; ".join([said, *(f"{name} is kept: {why}" for name, why in kept)])
 
     def __repr__(self) -> str:

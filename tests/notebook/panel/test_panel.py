@@ -683,11 +683,15 @@ def test_a_training_is_steered_from_its_row(folder: RunFolder, show: Show, monke
     folder.rows(1, 10)
     panel = show(folder)
     row = panel._widgets.steer
-    assert row.widget.layout.display == "none", "it takes no requests yet"
+    assert row.widget.layout.display == row.in_menu.layout.display == "none", "it takes no requests yet"
+    write_json(folder.files.process, {**(read_json(folder.files.process) or {}), "role": "supervisor"})
+    eventually(lambda: row.in_menu.layout.display == "")
+    assert row.widget.layout.display == "none", "a program has no row"
     write_json(folder.files.controls, {"actions": ["save", "pause", "continue"], "values": {"learning_rate": 0.1}})
     eventually(lambda: row.widget.layout.display == "")
     shown = [name for name, button in row.buttons.items() if button.layout.display == ""]
-    assert (shown, row.changes.placeholder) == (["save", "pause"], "learning_rate=0.1")
+    assert (shown, row.in_menu.layout.display) == (["save", "pause"], "none")
+    assert row.changes.placeholder.startswith("learning_rate=0.1 notify_on.")
     row.buttons["save"].click()
     eventually(lambda: "done" in panel._widgets.note.value)
     typed = "'notify_on.values=a < 2, b > 3' notify_on.no_improvement=True"
@@ -697,7 +701,6 @@ def test_a_training_is_steered_from_its_row(folder: RunFolder, show: Show, monke
     conditions = {"values": ("a < 2", "b > 3"), "no_improvement": 20}
     assert asked == [(("save",), {}), ((), {"learning_rate": 0.5, "eval_every": 7, "notify_on": conditions})]
     rows = [row, show(folder)._widgets.steer]
-    write_json(folder.files.process, {**(read_json(folder.files.process) or {}), "role": "supervisor"})
     write_json(folder.files.launch, {**(read_json(folder.files.launch) or {}), "launch": {"notify_on": {"nan": True}}})
     eventually(lambda: all("notify_on.nan=True" in str(each.changes.tooltip) for each in rows))
     append_rows(folder.files.notices, [{"conditions": {"stalled_min": 9, "values": ["train/loss < 2"]}}])
