@@ -11,13 +11,13 @@ import re
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from nbtools.metrics.history import History
 from nbtools.metrics.printed.log import EXAMPLE, LogMetrics
 from nbtools.metrics.printed.run_patterns import log_metrics
 from nbtools.metrics.readers.reader import Reader
-from nbtools.metrics.readers.sources import Curves, MetricSource, chosen_counters, joined_sources, writer_of
+from nbtools.metrics.readers.sources import Curves, MetricSource, file_choices, joined_sources, kind_of_file, writer_of
 from nbtools.metrics.readers.tabular import TableFile, TrainerState, holds_rows
 from nbtools.metrics.readers.tensorboard import EventFile
 from nbtools.metrics.readers.wandb_offline import WandbFile
@@ -56,7 +56,7 @@ class FoundMetrics:
         rows = str(self._files.metrics)
         self._own = MetricSource(rows, rows, 0, History() if written is None else written, is_asked=True)
         self._sources: dict[str, MetricSource] = {}
-        self._chosen: dict[str, str] = {}
+        self._chosen: dict[str, dict[str, Any]] = {}
         self._next_look = float("-inf")
         self._has_ended = False
         self._merged = Curves(History(), {}, {})
@@ -75,8 +75,8 @@ class FoundMetrics:
 
         The arguments are those of `places_of`; without `started`, no file is looked for.
         """
-        if (chosen := chosen_counters(self._files.path)) != self._chosen:
-            self._chosen, self._next_look, self._has_ended = chosen, float("-inf"), False
+        if (chosen := file_choices(self._files.path)) != self._chosen:
+            self._chosen, self._next_look, self._has_ended, self._versions = chosen, float("-inf"), False, []
         self._look(cwd, args, started, ended)
         is_complete, restarts = ended is not None, 0
         with contextlib.suppress(OSError):
@@ -207,8 +207,9 @@ class FoundMetrics:
         by_age = sorted(files, key=lambda path: -files[path][1])
         earlier = [path for path in by_age if path.endswith(_STATE)][1:]  # the newest has the rows of all
         for path, source in [*self._sources.items()]:
-            table = source.reader
-            is_new = isinstance(table, TableFile) and table.rows.chosen != self._chosen.get(table.path.name)
+            table, choices = source.reader, self._chosen.get(kind_of_file(path), {})
+            is_new = isinstance(table, TableFile) and table.rows.chosen != choices.get("")
+            source.choices = choices
             source.changed = files[path][1] if path in files else source.changed
             if path in earlier or is_new:  # the user chose another counter
                 del self._sources[path]
@@ -216,7 +217,8 @@ class FoundMetrics:
         room = max(_MAX_FILES - len(self._sources), 0)
         for path in new[:room]:
             (root, changed), place, name = files[path], Path(path), Path(path).name
-            made: Reader = TableFile(path, self._chosen.get(name), before.end_in)
+            choices = self._chosen.get(kind_of_file(name), {})
+            made: Reader = TableFile(path, choices.get(""), before.end_in)
             if name.endswith(".wandb"):
                 made, place = WandbFile(path), place.parent.parent
             elif name.startswith("events.out.tfevents."):
@@ -224,7 +226,7 @@ class FoundMetrics:
             elif name == _STATE:
                 made = TrainerState(path)
             writer = f"{type(made).__name__} {writer_of(place)}"
-            self._sources[path] = MetricSource(path, writer, changed, reader=made)
+            self._sources[path] = MetricSource(path, writer, changed, reader=made, choices=choices)
         if num_left := len(new[room:]):
             self._remarks.append(f"{num_left:,} more files were not read: only the newest {_MAX_FILES} are")
 

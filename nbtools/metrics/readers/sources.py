@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -36,6 +36,8 @@ class MetricSource:
     is_asked: bool = False
     """Whether the program wrote the rows for nbtools: they go before those of another source that has hardly more."""
     failure: str = ""
+    choices: Mapping[str, bool] = field(default_factory=dict)
+    """Metric -> whether the user wants it from this file, as far as that was said."""
 
     def poll(self, *, is_complete: bool) -> History:
         """Read new rows; an error of the reader is kept as `failure`, and no row is read after it."""
@@ -67,11 +69,17 @@ class MetricSource:
         """Why rows are not read; "" if they are."""
         return self.failure or (self.reader.note if self.reader is not None else "")
 
-    def is_setting(self, name: str) -> bool:
-        """Whether a column of a table only repeats one number that is not zero, and is no result by its name."""
+    def draws(self, name: str) -> bool:
+        """Whether a metric is drawn: as the user chose, else unless it is a setting.
+
+        A setting is a column of a table that only repeats one number that is not zero, and is no result by its name.
+        """
+        if name in self.choices:
+            return self.choices[name]
         values, is_result = self.history[name].values, "loss" in name or name.startswith(("eval/", "test/"))
         is_table = self.rows is not None and not is_result
-        return is_table and len(values) >= _FEW and bool(values[0]) and bool((values == values[0]).all())
+        is_setting = is_table and len(values) >= _FEW and bool(values[0]) and bool((values == values[0]).all())
+        return not is_setting
 
     def time(self, name: str, row: int) -> float:
         """Return the time of a row of a metric."""
@@ -79,22 +87,30 @@ class MetricSource:
         return self.changed if math.isnan(time) else time
 
 
-def chosen_counters(run_dir: Path) -> dict[str, str]:
-    """Return the columns that the user chose as counters, by name of the file, for the runs of a project."""
+def file_choices(run_dir: Path) -> dict[str, dict[str, Any]]:
+    """Return what the user chose for the files of a project's runs, by their `kind_of_file`.
+
+    `""` has the column that counts the rows, "" for their order; a metric has whether it is drawn.
+    """
     chosen = read_user_config(_CHOICES).get(str(run_dir.parent.parent))
-    return {name: column for name, column in chosen.items() if isinstance(column, str)} if chosen else {}
+    found = chosen.items() if isinstance(chosen, dict) else ()
+    return {kind: own for kind, own in found if isinstance(own, dict)}
 
 
-def choose_counter(run_dir: Path, name: str, column: str | None) -> None:
-    """Remember which column counts the rows of the files of a name; "" for their order, None for the usual choice."""
+def choose(run_dir: Path, name: str, choice: Mapping[str, Any]) -> None:
+    """Remember choices for the files of a name, as `file_choices` returns them; None for the usual one."""
 
     def change(choices: dict[str, Any]) -> None:
         of_project = choices.setdefault(str(run_dir.parent.parent), {})
-        of_project.pop(name, None)
-        if column is not None:
-            of_project[name] = column
+        own = {**of_project.get(kind_of_file(name), {}), **choice}
+        of_project[kind_of_file(name)] = {key: value for key, value in own.items() if value is not None}
 
     update_user_config(_CHOICES, change)
+
+
+def kind_of_file(name: str) -> str:
+    """Return the name of a file without the folder and numbers, which differ from run to run."""
+    return writer_of(Path(Path(name).name))
 
 
 @dataclass
@@ -119,12 +135,13 @@ def joined_sources(sources: Sequence[MetricSource]) -> Curves:
     result = Curves(History(), {}, {})
     for name in dict.fromkeys(name for source in sources for name in source.history):
         having = [source for source in sources if name in source.history]
-        if all(source.is_setting(name) for source in having):
+        wanted = [source for source in having if source.draws(name)]
+        if not wanted:
             for source in having:
                 result.not_drawn.setdefault(source.name, []).append(name)
             continue
         chains: list[list[MetricSource]] = []
-        for source in sorted(having, key=lambda source: source.time(name, 0)):
+        for source in sorted(wanted, key=lambda source: source.time(name, 0)):
             # one that began before the last row of another was written does not continue it
             before = [chain for chain in chains if chain[-1].time(name, -1) <= source.time(name, 0)]
             chain = next((chain for chain in before if chain[0].writer == source.writer), [])

@@ -7,7 +7,7 @@ import ipywidgets as widgets
 
 from nbtools.notebook.html_parts import FONT, LIVE, MUTED, copy_button
 from nbtools.notebook.panel.checkpoint_list import START, ResumeOffer
-from nbtools.notebook.panel.curve_editor import CounterChoice
+from nbtools.notebook.panel.curve_editor import FileChoices
 from nbtools.notebook.panel.page import Notices, Page
 from nbtools.notebook.panel.run_texts import RunTexts
 from nbtools.notebook.panel.tabs import Tabs
@@ -114,7 +114,7 @@ class Controls:
     def __init__(
         self, curves: Sequence[widgets.Widget], smoothing: widgets.Widget, steer: SteerRow, changed: Act, typed: Act
     ) -> None:
-        self.words, self.tabs, self.counters, self.page = RunTexts(), Tabs(changed, typed), CounterChoice(), Page()
+        self.words, self.tabs, self.files, self.page = RunTexts(), Tabs(changed, typed), FileChoices(), Page()
         self.buttons, self.steer, self.notices = RunButtons(self.tabs.checkpoints.start), steer, Notices(self.page)
         self.trouble, self.note, self.taken, self._commands = (html_widget() for _ in range(4))
         self._commands.layout.width = "auto"
@@ -131,7 +131,7 @@ class Controls:
         top = in_row(state, buttons)
         top.layout.align_items = "flex-start"
         upper = in_column(top, self.steer.widget, unfolded, *self.words.above[2:], self.note, self.taken)
-        below = (self.words.sources, self.counters.widget, self.words.losses, self.trouble, self.tabs.widget, self.page)
+        below = (self.words.sources, self.files.widget, self.words.losses, self.trouble, self.tabs.widget, self.page)
         self.whole = in_column(upper, *curves, *below).add_class(LIVE)
 
     def name_run(self, run: Run) -> None:

@@ -1,6 +1,6 @@
 """The editor of a program's curves: a number of a printed line becomes a metric, the step, or nothing."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -200,31 +200,47 @@ def _reads(text: str, line: str) -> bool:
     return False
 
 
-class CounterChoice:
-    """The column that counts the rows of each file of a program, to choose another one, or the order of the rows."""
+class FileChoices:
+    """What counts the rows of each file of a program, and which of its metrics are drawn, to change by a click."""
 
     def __init__(self) -> None:
-        self.choose: Callable[[str, str], None] = lambda name, column: None
-        """Called with the name of the file and the column; an empty one for the order."""
+        self.choose: Callable[[str, Mapping[str, str | bool]], None] = lambda name, choice: None
+        """Called with the name of the file and the choice, as of `choose` of the panel."""
         self.widget = widgets.VBox()
-        self._shown: dict[str, tuple[str, ...]] = {}
+        self._shown: list[tuple[str, str | None, list[str], list[str], list[str]]] = []
 
     def look(self, sources: Sequence[MetricSource]) -> None:
         """Show the files whose rows are read."""
-        found = {Path(one.name).name: (one.counter, *one.counters) for one in sources if one.counter is not None}
+        found = [
+            (Path(one.name).name, one.counter, one.counters, [*filter(one.draws, one.history)], [*one.history])
+            for one in sources
+            if one.history
+        ]
         if found != self._shown:
             self._shown, before = found, self.widget.children
-            self.widget.children = [self._control(name, *columns) for name, columns in found.items()][:_MOST_FILES]
+            self.widget.children = [in_column(*self._controls(*shown)) for shown in found[:_MOST_FILES]]
             for control in before:
                 control.close()
 
-    def _control(self, name: str, counter: str, *columns: str) -> widgets.Dropdown:
-        options = [(column, column) for column in dict.fromkeys((*filter(None, (counter,)), *columns))]
-        tip = f"The column that counts the rows of {name}, in all runs of this project"
-        control = make_control(widgets.Dropdown, f"Counter of {name}", width=420, label=220, tooltip=tip)
-        control.options, control.value = [*options[:_MOST_KINDS], ("the order of its rows", "")], counter
-        control.observe(lambda change: self.choose(name, change.new), "value")
-        return control
+    def _controls(
+        self, name: str, counter: str | None, columns: list[str], drawn: list[str], every: list[str]
+    ) -> Iterator[widgets.Widget]:
+        tip = f"The metrics of {name} that are drawn, in all runs of this project: remove one, or type its name"
+        kept = make_control(widgets.TagsInput, f"Curves of {name}", width=690, label=220, tooltip=tip)
+        kept.allow_duplicates, kept.allowed_tags, kept.value = False, every[:_MOST_KINDS], drawn[:_MOST_KINDS]
+        kept.observe(lambda change: self.choose(name, _changes(change.old, change.new)), "value")
+        if counter is not None:
+            options = [(column, column) for column in dict.fromkeys((*filter(None, (counter,)), *columns))]
+            tip = f"The column that counts the rows of {name}, in all runs of this project"
+            control = make_control(widgets.Dropdown, f"Counter of {name}", width=420, label=220, tooltip=tip)
+            control.options, control.value = [*options[:_MOST_KINDS], ("the order of its rows", "")], counter
+            control.observe(lambda change: self.choose(name, {"": change.new}), "value")
+            yield control
+        yield kept
+
+
+def _changes(before: Sequence[str], now: Sequence[str]) -> dict[str, str | bool]:
+    return {name: name in now for name in {*before} ^ {*now}}
 
 
 def _example(edited: EditedLine) -> str:

@@ -18,7 +18,7 @@ from nbtools.errors import RunNotFoundError, message_of, plural
 from nbtools.launcher.programs.program_resume import remember
 from nbtools.launcher.resume import launch_again, resume, steered_changes
 from nbtools.machine.processes import removed_in_words
-from nbtools.metrics.readers.sources import choose_counter
+from nbtools.metrics.readers.sources import choose
 from nbtools.notebook.comparison.report import report_html
 from nbtools.notebook.html_parts import note
 from nbtools.notebook.panel import html
@@ -103,7 +103,7 @@ class LivePlot(ChartView):
         ):
             button.on_click(lambda _, doing=doing, action=action: self._act(doing, action))
         self._widgets.tabs.log.editor.keep = lambda curves: self._act("Keeping…", lambda: self.keep_curves(*curves))
-        self._widgets.counters.choose = lambda *chosen: self._act("Reading…", lambda: self.count_rows(*chosen))
+        self._widgets.files.choose = lambda *chosen: self._act("Reading…", lambda: self.choose(*chosen))
         for text in (checkpoints.program.pattern, checkpoints.program.words):
             text.observe(self._remember, "value")
         self._widgets.page.on_msg(lambda _, said, *__: self._hear_page(said))
@@ -274,7 +274,7 @@ class LivePlot(ChartView):
         widgets.notices.look(self.run, state, widgets.words.alarms)
         is_own = state is RunState.RUNNING and foreign_owner(self.run.dir) is None
         widgets.steer.show(controls_of(self.run.files) if is_own else None, is_acting=self._is_acting)
-        widgets.counters.look(self.run.rows.sources)
+        widgets.files.look(self.run.rows.sources)
 
     def _say_removed(self) -> None:
         """Say that the run directory was removed; the curves stay, and Stop ends the processes that still run."""
@@ -316,18 +316,24 @@ class LivePlot(ChartView):
             self._look_again()
         return f"{plural(len(patterns), 'pattern')} {said}"
 
-    def count_rows(self, name: str, column: str) -> str:
-        """Place the rows of the program's files of a name by a column, in all runs of the project; "" for their order.
+    def choose(self, name: str, choice: Mapping[str, str | bool]) -> str:
+        """Choose what is drawn of the program's files of a name, in all runs of the project.
+
+        Args:
+            name: Name of the file.
+            choice: For "" the column that counts the rows, "" for their order; for a metric whether it is drawn.
 
         Returns:
-            What is counted now.
+            What was chosen.
 
         Raises:
             ConfigError: the user's configuration cannot be written.
         """
-        choose_counter(self.run.dir, name, column)
+        choose(self.run.dir, name, choice)
         self._look_again()
-        return f"{name}: {column or 'the order'} counts its rows"
+        counter = [f"{choice[''] or 'the order'} counts its rows"] if "" in choice else []
+        drawn = (f"{metric} is {'drawn' if choice[metric] else 'not drawn'}" for metric in choice if metric)
+        return f"{name}: {', '.join([*counter, *drawn])}"
 
     def _offer_checkpoints(self) -> None:
         facts = self._shown.snapshot

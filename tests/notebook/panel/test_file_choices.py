@@ -1,4 +1,4 @@
-"""The counter of a program's table is shown below its curves and changed by one click, for all runs of the project."""
+"""What counts the rows of a program's file, and which columns are drawn, is changed by a click, for all runs."""
 
 import time
 from pathlib import Path
@@ -7,7 +7,7 @@ import pytest
 from waiting import eventually
 
 from nbtools.errors import ConfigError
-from nbtools.metrics.readers.sources import choose_counter, chosen_counters
+from nbtools.metrics.readers.sources import choose, file_choices
 from nbtools.notebook.panel.panel import LivePlot
 from nbtools.project import Project
 from nbtools.run.run import Run
@@ -30,29 +30,41 @@ def steps(run: Run) -> list[int]:
     return run.history["train/loss"].steps.tolist()
 
 
-def test_a_choice_counts_for_an_open_run_and_for_fresh_ones(run: Run) -> None:
+def test_a_counter_counts_for_an_open_run_and_for_fresh_ones(run: Run) -> None:
     assert steps(run) == [1, 2]
     (source,) = run.rows.sources
     assert (source.counter, source.counters) == ("step", ["step", "tokens", "loss"])
-    choose_counter(run.dir, "log.csv", "tokens")
+    choose(run.dir, "log.csv", {"": "tokens"})
     assert steps(run) == steps(Run(run.files.path)) == [64, 128]
     assert run.rows.notes[0].endswith("log.csv: train/loss; counter: tokens")
-    choose_counter(run.dir, "log.csv", "")
+    choose(run.dir, "log.csv", {"": ""})
     assert (steps(run), run.history["train/loss"].unit) == ([0, 1], "row")
-    choose_counter(run.dir, "log.csv", None)
+    choose(run.dir, "log.csv", {"": None})
     assert steps(run) == [1, 2]
-    assert chosen_counters(run.dir) == {}
+    assert file_choices(run.dir) == {"log.csv": {}}
+
+
+def test_a_column_is_left_out_and_a_setting_is_drawn_in_all_runs(run: Run) -> None:
+    table = Path(run.info["cwd"]) / "log.csv"
+    table.write_text("step,width,loss\n1,64,3.0\n2,64,2.0\n3,64,1.0\n")
+    assert [*run.history] == ["train/loss"]
+    choose(run.dir, "log.csv", {"train/loss": False, "width": True})
+    assert [*run.history] == [*Run(run.files.path).history] == ["width"]
+    assert "also found, but not drawn" in "".join(run.rows.notes)
 
 
 def test_the_panel_offers_the_columns_and_draws_again(run: Run) -> None:
     panel = LivePlot(run.dir)
     panel.refresh()
-    eventually(lambda: panel._widgets.counters.widget.children)
-    (control,) = panel._widgets.counters.widget.children
-    assert (control.value, [value for _, value in control.options]) == ("step", ["step", "tokens", "loss", ""])
-    control.value = "tokens"
-    eventually(lambda: "counter: tokens" in panel._widgets.words.sources.value)
-    assert panel._widgets.counters.widget.children[0].value == "tokens"
+    shown = panel._widgets.files.widget
+    eventually(lambda: shown.children)
+    counter, curves = shown.children[0].children
+    assert (counter.value, [value for _, value in counter.options]) == ("step", ["step", "tokens", "loss", ""])
+    assert curves.value == ["tokens", "train/loss"]
+    counter.value = "tokens"
+    eventually(lambda: [each.value for each in shown.children[0].children] == ["tokens", ["train/loss"]])
+    shown.children[0].children[1].value = []
+    eventually(lambda: "not drawn" in panel._widgets.words.sources.value)
     panel.close()
 
 
@@ -60,4 +72,4 @@ def test_a_folder_that_cannot_be_written_is_named(run: Run, tmp_path: Path, monk
     (tmp_path / "file").touch()
     monkeypatch.setenv("NBTOOLS_CONFIG_DIR", str(tmp_path / "file/config"))
     with pytest.raises(ConfigError, match="cannot be written"):
-        choose_counter(run.dir, "log.csv", "tokens")
+        choose(run.dir, "log.csv", {"": "tokens"})
