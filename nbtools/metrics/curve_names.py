@@ -55,7 +55,7 @@ def counter_of(word: str) -> str | None:
 def split_of(words: list[str], split: str | None) -> str | None:
     """Return the split that words such as `Validation:` give to what follows them."""
     for word in words:
-        split = SPLITS.get(_NUMBERED.sub("", word.strip("():").lower()), split)
+        split = SPLITS.get(_NUMBERED.sub("", word.strip("():").lower().rpartition("-")[2]), split)  # [meta-val]
     return split
 
 

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Final
 
-from nbtools.metrics.curve_names import COUNTERS, EPOCH, LEADING, UNNAMED, split_of
+from nbtools.metrics.curve_names import COUNTERS, EPOCH, LEADING, SPLITS, UNNAMED, split_of
 from nbtools.metrics.printed.pattern import Pattern
 from nbtools.metrics.printed.shapes import varying_parts
 
@@ -17,12 +17,14 @@ _OPEN: Final = re.compile(r"(?:(?:tensor|array|(?:np\.|numpy\.)?float\d\d)\(|[\[
 _WRAPPER: Final = re.compile(r"(?:tensor|array|(?:np\.|numpy\.)?float\d\d)\($")
 _EQUALS: Final = re.compile(r"\s*(?:[:=]+>?|->)\s*$")
 _CUT: Final = re.compile(r"[,;|{}\[\]\"'<>*\t•·]|\s[-–—~]+\s|[.!?]\s|[:=]+\s?|->|^[-–—>)%.\s]+|\)\s+(?=\w+$)|\.\.+")
+_OF_SPLIT: Final = re.compile(rf"(\w+)\(({'|'.join(SPLITS)})\)$", re.IGNORECASE)
+"""The counter of a split, as `Epoch(val)`."""
 _OF: Final = ("/", "of", "out of", "|of|")
 _TOTAL_FOLLOWS: Final = re.compile(r"\s?/\s?\d++(?!/)| (?:out )?of \d")
 _AFTER: Final = re.compile(
     r"\s?(%)|([A-Za-zµ][\w/µ]*)|\s(ms|s|secs?|seconds|mins?|minutes|h|hours?|[KMGT]i?B|[a-z]+/s(?:ec)?)\b"
 )
-_GLUED: Final = re.compile(r"^[A-Za-zµ%][\w/%]*")
+_GLUED: Final = re.compile(r"^/?[A-Za-zµ%][\w/%]*")
 """The unit of the number before."""
 _OBJECT: Final = re.compile(r"[\w.]+\(\w+=|\(\w+\): |Average ")
 """An object, such as `Namespace(lr=0.1)`, or a module of a model."""
@@ -38,7 +40,22 @@ CHANGE: Final = re.compile(r"\s*(?:-+>|=+>|→|to\b)\s*")
 _TRAINING: Final = re.compile(r"(?:(?:train\w*|epochs?|steps?|iter\w*|progress|E)\b[\s:|\[]*|\d+\W*)*", re.IGNORECASE)
 _WORD: Final = re.compile(r"[^\W\d_]{2,}")
 _FIRST_WORD: Final = re.compile(r"^\W*([^\W\d_]{3,})\b(?=\W* [^\W\d_])")
-NO_METRICS: Final = ("eta", "v_num", "seed", "pid", "port", "line", "rank", "device", "cuda", "time_elapsed")
+NO_METRICS: Final = (
+    "ep",
+    "eta",
+    "remaining",
+    "left",
+    "time_left",
+    "v_num",
+    "seed",
+    "pid",
+    "port",
+    "line",
+    "rank",
+    "device",
+    "cuda",
+    "time_elapsed",
+)
 _PLACEHOLDER: Final = re.compile(r"\{[^{}]*\}")
 _MAX_NAME_WORDS: Final = 5
 _MAX_LOOSE_WORDS: Final = 9
@@ -78,6 +95,8 @@ class Reading:
     split: str | None = None
     """The last split that its words name, for its counter."""
     is_bar: bool = False
+    first: Slot | None = None
+    """Its first number, if nothing counts by its name: it may, if it rises evenly."""
     is_cell: bool = False
     """Whether it is one line of a box, which ends with a border and is a row as a whole."""
 
@@ -100,7 +119,7 @@ class Number:
         equals = _EQUALS.search(label)
         self.is_explicit = equals is not None and bool(label[: equals.start()].strip())
         label = (label[: equals.start()] if equals is not None else label).rstrip(" \"'")
-        pieces = _CUT.split(label)
+        pieces = _CUT.split(_OF_SPLIT.sub(r"\2, \1", label))
         self.words = pieces[-1].replace("(", " ").replace(")", " ").replace("#", " ").split()
         self.others = " ".join(pieces[:-1]).split()
         """The words before those of its name."""
@@ -125,6 +144,7 @@ class LineScan:
         self.context: list[str] = []
         self.head: list[str] | None = None
         self.num_loose = 0
+        self.first: Number | None = None
         self._scan()
 
     def _scan(self) -> None:
@@ -148,6 +168,7 @@ class LineScan:
         self.num_loose += len(_WORD.findall(line[at:]))
 
     def _take(self, number: Number) -> None:
+        self.first = self.first or number
         if any(form(self, number) for form in _CONTINUED):
             return
         self.split = split_of(number.others, self.split)
@@ -180,7 +201,10 @@ class LineScan:
         inner = [counter for counter in counters if counter.rank != EPOCH] or counters
         kinds = "".join(sorted({counter.name or "n" for counter in inner}))
         said = " ".join([*head, kinds]).lower()
-        return Reading(tuple(values), tuple(counters), "grammar", said, split or None, is_bar)
+        own = self.first
+        is_open = own and not counters and own.is_whole and own.words
+        one = replace(own.slot, name=own.words[-1].lower()) if own and is_open else None
+        return Reading(tuple(values), tuple(counters), "grammar", said, split or None, is_bar, one)
 
 
 Form = Callable[[LineScan, Number], bool]

@@ -26,6 +26,9 @@ EXAMPLE: Final = "step 20 loss 2.31 lr 0.001"  # a line that is read: a counter,
 _FIRST_LOOK_S: Final = 10.0
 """Processor time for the existing log; what is left is read at the next looks."""
 _LOOK_S: Final = 0.05
+_ENOUGH: Final = 4
+"""Numbers that have to rise evenly, but for the first one, to count."""
+_MOST_UNCOUNTED: Final = 200
 _SHARE: Final = 0.04
 """Share of a core for later output; beyond it, the rest waits for the next look."""
 _BREAK: Final = re.compile(rb"[\r\x08]")
@@ -88,6 +91,8 @@ class LogMetrics:
                 self._times.read()
                 self._rows.read(block, self._tail.position - len(block), self._times)
                 self._credit_s -= time.thread_time() - began
+            if is_complete:
+                self._rows.finish(is_complete=True)
             self._rows.curves.draw(self._history, self._times, self._rows.generation)
             with contextlib.suppress(OSError):
                 left = self._tail.path.stat().st_size - self._tail.position - len(self._tail.partial)
@@ -138,6 +143,11 @@ class PrintedRows:
         self._waiting: list[_Line] = []
         """Lines for which a bar was erased, which belong to its next drawing."""
         self._is_erased = False
+        self._leading: list[_Line] = []
+        self._uncounted: list[tuple[_Line, bool]] = []
+        """Lines, with whether a bar was erased for them, for which it is open what counts."""
+        self._firsts: dict[str, list[float] | None] = {}
+        """Word -> the first numbers of its first lines; None if they do not count."""
         self._behind: _Line | None = None
         """The last line, if it repeats an earlier step: it counts as soon as the next one continues from there."""
 
@@ -167,8 +177,37 @@ class PrintedRows:
                 self._attempt = attempts[i]
                 self.steps.rewind()
             is_erased = lines[i - 1].isspace() if i else self._is_erased
-            self._take(plans[i], rows[i], int(ends[i]), is_erased=is_erased)
+            self._take_when_counted((plans[i], rows[i], int(ends[i])), is_erased=is_erased)
         self._is_erased = lines[-2].isspace() if len(lines) > 1 else False
+
+    def _take_when_counted(self, line: _Line, *, is_erased: bool) -> None:
+        """Take a line, or keep it until it is known whether the first number of such lines counts.
+
+        It does if nothing counts by its name, and it rises evenly over the first lines with this word.
+        """
+        plan, numbers, _ = line
+        is_counted = self.steps.has_counter or "counter" in plan.places or "epoch" in plan.places
+        seen = None if is_counted or not plan.word else self._firsts.setdefault(plan.word, [])
+        if seen is not None and len(seen) < _ENOUGH:
+            value = numbers[plan.places["first"]]
+            seen += [value] if value not in seen[-1:] else []
+            steps = np.diff(seen)
+            if (steps <= 0).any() or (steps[1:-1] != steps[2:]).any():
+                self._firsts[plan.word] = None
+        self._uncounted.append((line, is_erased))
+        nums = [len(seen) for seen in self._firsts.values() if seen is not None]
+        if is_counted or not nums or max(nums) == _ENOUGH or len(self._uncounted) > _MOST_UNCOUNTED:
+            self.finish()
+
+    def finish(self, *, is_complete: bool = False) -> None:
+        """Take the lines for which it was open what counts; of a log that `is_complete`, all lines."""
+        kept, self._uncounted = self._uncounted, []
+        for line, is_erased in kept:
+            if len(self._firsts.get(line[0].word) or ()) == _ENOUGH:
+                line[0].count()
+            self._take(*line, is_erased=is_erased)
+        for line in self._leading if is_complete else ():
+            self._place(*line)
 
     def _take(self, plan: LinePlan, numbers: Sequence[float], end: int, *, is_erased: bool) -> None:
         """Place a line, or keep it: one of a box, whose counter may follow, or one for which a bar was erased."""
@@ -183,12 +222,26 @@ class PrintedRows:
         if "rank" in plan.places and self._is_of_another_rank(plan, numbers[plan.places["rank"]]):
             return
         has_step = "counter" in plan.places or ("epoch" in plan.places and not statement.has_fractions)
+        is_other = statement.num_rows or statement.is_evaluation or statement.is_given or is_erased
+        statement.leads |= not (has_step or is_other or self.steps.has_counter)
+        if not has_step and statement.leads:
+            again = [line for line in self._leading if line[0].statement is statement]
+            statement.leads = not again
+            for line in again:  # two without what counts them between: they do not stand before it
+                self._leading.remove(line)
+                self._place(*line)
+        if not has_step and statement.leads:
+            self._leading.append((plan, numbers, end))
+            return
         if not has_step and (is_erased or self._waiting):
             self._waiting.append((plan, numbers, end))
             return
         waiting, self._waiting = self._waiting, []
+        leading, self._leading = self._leading, []
         own = (plan, numbers, end)
         for line in [own, *waiting] if statement.is_bar else [*waiting, own]:
+            self._place(*line)
+        for line in leading:
             self._place(*line)
 
     def _place(self, plan: LinePlan, numbers: Sequence[float], end: int) -> None:

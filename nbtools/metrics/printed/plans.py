@@ -21,6 +21,7 @@ _MAX_KINDS: Final = 1000
 _NAMED: Final = (0, 1, 2, 5, EPOCH)
 _RANK: Final = re.compile(r"(?:rank|RANK|Rank|default|trainer)[ _:]{0,2}(\d{1,6})[\])]")
 _MAX_HEADING_WORDS: Final = 8
+_FRAMED: Final = re.compile(r"([*=#-])\1\1+ .* \1\1+$")
 
 
 UNSURE: Final = "?"
@@ -52,6 +53,8 @@ class LinePlan:
     has_commas: bool = False
     places: dict[str, int] = field(default_factory=dict)
     """The groups of the `counter`, what it is `of`, the `epoch`, and `num_epochs`; and of the `rank` that prints."""
+    word: str = ""
+    """The word before its first number, which may count if nothing does by its name."""
     curves: tuple[tuple[int, PrintedCurve], ...] = ()
     header: tables.Header | None = None
     is_border: bool = False
@@ -65,6 +68,15 @@ class LinePlan:
     def is_read(self) -> bool:
         """Whether its lines say anything."""
         return self.expression is not None or self.header is not None or self.is_border or self.split is not None
+
+    def count(self) -> None:
+        """Let its first number count."""
+        assert self.statement is not None
+        if "counter" not in self.places:
+            self.places["counter"], self.statement.counter = self.places["first"], self.word
+            self.kind.counter = self.word
+            for _, curve in self.curves:
+                curve.is_counted = curve.has_order = True
 
     def add(self, numbers: Sequence[float], place: Position, end: int, attempt: int, trial: int) -> None:
         """Add the numbers of one line to its curves."""
@@ -157,10 +169,15 @@ class LinePlans:
         return self._heading(kind, text)
 
     def _heading(self, kind: LineKind, text: str) -> LinePlan:
-        """Return the plan for a line that is not read: what follows one that names a split is of it, or unsure."""
-        words = re.findall(r"[^\W\d_]+", text)
-        split = split_of(words, None) if len(words) <= _MAX_HEADING_WORDS else None
-        return LinePlan(kind, split=split if split is None or len(words) == 1 else UNSURE)
+        """Return the plan for a line that is not read: what follows one that names a split is of it, or unsure.
+
+        It is sure below a single word, and below a line in a frame, as `***** Eval results 100 *****`.
+        """
+        words, is_framed = re.findall(r"[^\W\d_]+", text), _FRAMED.search(text) is not None
+        is_heading = len(words) <= _MAX_HEADING_WORDS and (is_framed or not any(map(str.isdigit, text)))
+        split = split_of(words, None) if is_heading else None
+        is_sure = split is None or len(words) == 1 or is_framed
+        return LinePlan(kind, split=split if is_sure else UNSURE)
 
     def _reading(self, text: str) -> Reading | None:
         own = []
@@ -181,7 +198,8 @@ class LinePlans:
             return reading
         if reading is not None and len(found.values) < len(reading.values):
             return reading
-        return replace(found, split=reading.split if reading else split_of(text.split()[:1], None))
+        split = reading.split if reading else split_of(text.split()[:1], None)
+        return replace(found, split=split, first=reading.first if reading and not found.counters else None)
 
     def _compiled(self, kind: LineKind, reading: Reading, text: str, line: str) -> LinePlan:
         position = _places(text, line)
@@ -191,6 +209,8 @@ class LinePlans:
         roles = [("counter", counter), ("of", counter.total if counter else None)]
         roles += [("epoch", epoch), ("num_epochs", epoch.total if epoch else None)]
         roles += [("", slot) for slot in reading.values]
+        first = reading.first
+        roles += [("first", first)] if first and all(first.start != slot.start for slot in reading.values) else []
         spans = [(position(slot.start), position(slot.end - 1) + 1, role, slot) for role, slot in roles if slot]
         if found := _RANK.search(line, 0, position(0)):
             spans.append((*found.span(1), "rank", Slot("", *found.span(1))))
@@ -204,6 +224,8 @@ class LinePlans:
         for group, (start, end, role, slot) in enumerate(spans):
             if start < at:
                 return LinePlan(kind)
+            if first is not None and first.start == slot.start:
+                plan.places["first"], plan.word = group, first.name
             expression += f"{_any_digits(line[at:start])}({_any_digits(line[start:end])})"
             plan.has_commas |= "," in line[start:end]
             at = end

@@ -35,6 +35,8 @@ class Statement:
     is_given: bool = False
     """Whether the user has named its numbers, so that nothing contradicts them."""
     is_evaluation: bool = False
+    leads: bool = False
+    """Whether its lines stand before the line that counts for them, as the first one does."""
     is_bar: bool = False
     is_plain: bool = True
     """Whether its lines have no metrics."""
@@ -88,6 +90,11 @@ class StepCounters:
         is_step = self.position is not None and self.position[0] == "step"
         return (total or None) if is_step and self.position and total >= self.position[1] else None
 
+    @property
+    def has_counter(self) -> bool:
+        """Whether a line has counted."""
+        return self.main is not None or self._epochs.last >= 0
+
     def rewind(self) -> None:
         """A new attempt begins: its counters start from its checkpoint or at zero."""
         self.loops, self.main, self._epochs, self._epoch = {}, None, Loop(), math.nan
@@ -124,7 +131,8 @@ class StepCounters:
         name = f"{line.counter}|" if line.is_bar and line.counter == "n/N" else line.counter or ""
         loop, main = self.loops.setdefault(name, Loop()), self.main
         is_other = bool(main and total and main.total and total != main.total)
-        is_inner = line.is_evaluation or (is_other and (loop is main or line.is_plain))
+        is_next = loop is main and total is None and 0 <= n - loop.last <= loop.interval
+        is_inner = (line.is_evaluation and not is_next) or (is_other and (loop is main or line.is_plain))
         if main is not None and not line.is_whole_run and is_inner:
             line.first = min(line.first, n)
             if (total is not None and n < total - (line.first == 0)) or (line.last >= 0 and not line.is_evaluation):

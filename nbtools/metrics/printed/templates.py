@@ -229,7 +229,8 @@ def _name(node: ast.expr, text: str, before: str) -> str:
         return f"total_{before}"
     label = found[1] if (found := _LABEL.search(text.rpartition("}")[2])) else ""
     words = "_".join(label.lower().split())
-    for each in (words, words.rpartition("_")[2], variable):
+    is_total = variable.lower().endswith("s") and variable not in COUNTERS  # args.epochs
+    for each in (words, words.rpartition("_")[2], "" if is_total else variable):
         if counter := counter_of(each):
             return counter
     return re.sub(r"[^\w/.@%+-]+", "_", label or variable).strip("_-./") or ANY

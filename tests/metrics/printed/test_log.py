@@ -50,6 +50,41 @@ def log(tmp_path: Path) -> Path:
             },
         ),
         (
+            "[TRAIN] Iter: 100 Loss: 0.9\n[TRAIN] Iter: 200 Loss: 0.8\n[TEST] Iter: 300 PSNR: 24.5\n"
+            "[TRAIN] Iter: 300 Loss: 0.7\n[TRAIN] Iter: 400 Loss: 0.6\n[TEST] Iter: 500 PSNR: 25.5\n",
+            {
+                "train/loss": ("step", [100, 200, 300, 400], [0.9, 0.8, 0.7, 0.6]),
+                "test/psnr": ("step", [300, 500], [24.5, 25.5]),
+            },
+        ),
+        (
+            "Epoch(train) [1]  loss: 0.9\nEpoch(val) [1]  loss: 1.1\n"
+            "Epoch(train) [2]  loss: 0.8\nEpoch(val) [2]  loss: 1.0\n",
+            {"train/loss": ("epoch", [1, 2], [0.9, 0.8]), "eval/loss": ("epoch", [1, 2], [1.1, 1.0])},
+        ),
+        (
+            "step = 10, loss = 0.9\n***** Eval results 10 *****\n  loss = 1.1\n"
+            "step = 20, loss = 0.8\n***** Eval results 20 *****\n  loss = 1.0\n",
+            {"train/loss": ("step", [10, 20], [0.9, 0.8]), "eval/loss": ("step", [10, 20], [1.1, 1.0])},
+        ),
+        (  # an unknown word before a number that rises evenly
+            "seed 7 width 64\n" + "".join(f"upd {2 * i} | R {i}.5\nevaluation: loss 0.{9 - i}\n" for i in range(1, 5)),
+            {
+                "r": ("step", [2, 4, 6, 8], [1.5, 2.5, 3.5, 4.5]),
+                "eval/loss": ("step", [2, 4, 6, 8], [0.8, 0.7, 0.6, 0.5]),
+            },
+        ),
+        ("".join(f"kept {kept} of all, R {kept}.5\n" for kept in (2, 4, 7, 8, 9)), {}),
+        (  # lines before those that count for them
+            "".join(
+                f"lr = 0.{3 - i}\nEpoch: [{i}][0/9] loss: 0.{9 - i}\nEpoch: [{i}][5/9] loss: 0.7\n" for i in (0, 1)
+            ),
+            {
+                "train/learning_rate": ("step", [0, 9], [0.3, 0.2]),
+                "train/loss": ("step", [0, 5, 9, 14], [0.9, 0.7, 0.8, 0.7]),
+            },
+        ),
+        (
             "Epoch: [1] Average Loss 0.6\n * Average Loss 0.8\nEpoch: [2] Average Loss 0.4\n * Average Loss 0.7\n",
             {"train/average_loss": ("epoch", [1, 2], [0.6, 0.4]), "eval/loss": ("epoch", [1, 2], [0.8, 0.7])},
         ),
