@@ -265,6 +265,6 @@ def open_cached(folder: Path, config: MaskedDiffusionConfig) -> DiffusionText:
     parts = []
     for name in _PARTS:
         names = (f"{name}.npy", f"{name}_offsets.npy", f"{name}_starts.npy")
-        tokens, offsets, starts_N = (disk_buffer.mapped(folder / file) for file in names)
+        tokens, offsets, starts_N = (np.load(folder / file, mmap_mode="r") for file in names)
         parts.append(RaggedPairs(tokens, offsets, starts_N, separator_of(tokenizer), padded_to))
     return DiffusionText(tokenizer, *parts, data=disk_buffer.digest_in(folder))

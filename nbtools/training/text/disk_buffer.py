@@ -198,12 +198,6 @@ def rows_of(flat: npt.NDArray[Any], length: int) -> npt.NDArray[Any]:
     return flat[: len(flat) // length * length].reshape(-1, length)
 
 
-def mapped(path: Path) -> npt.NDArray[Any]:
-    """Memory-map an array; a test part of before there was one is empty."""
-    is_old = path.name.startswith("test") and not path.exists()
-    return np.zeros(0, int) if is_old else np.load(path, mmap_mode="r")
-
-
 class Counts:
     """Counts of all tokens, the unknown ones, and special tokens read from a text that is tokenized piece by piece."""
 

@@ -192,7 +192,7 @@ def open_text(folder: Path) -> TokenizedText[Tokens]:
     parts = []
     for name, num_tokens in counts.items():
         try:
-            flat = disk_buffer.mapped(folder / name)
+            flat = np.load(folder / name, mmap_mode="r")
         except (OSError, ValueError, EOFError) as error:
             raise DataError(f"{folder / name}: cannot be read ({first_line(error)}); prepare the text again") from error
         if flat.shape != (num_tokens,) or flat.dtype.kind not in "iu" or len(tokenizer) != metadata.vocab_size:
