@@ -36,8 +36,7 @@ def write_recipe_script(arguments: argparse.Namespace, cluster: Cluster | None) 
     else:
         config, launch = recipe.preset(arguments.preset)
     old = None if arguments.from_yaml is None else read_flat_yaml(Path(arguments.from_yaml), type(config))
-    base = {**config.model_dump(), **(old.values if old else {})}
-    asked, notes = config.uncapped({**(old.values if old else {}), **assigned(type(config), arguments.values, base)})
+    asked, notes = config.uncapped({**(old.values if old else {}), **assigned(type(config), arguments.values)})
     config = config.replace(**asked)
     launch = on_cluster(launch, cluster, **_settings(arguments))
     unknown, remarks = (old.unknown, old.remarks) if old else ({}, ())

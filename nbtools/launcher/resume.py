@@ -276,8 +276,7 @@ def read_changes(run: Run, texts: Iterable[str]) -> dict[str, Any]:
     one has no `=`, or the run has no config."""
     if not has_recipe(run.files):
         raise _no_fields(run, list(texts))
-    config = config_of(run)
-    return assigned(type(config), texts, config.model_dump())
+    return assigned(type(config_of(run)), texts)
 
 
 def steered_changes(run: Run, texts: Iterable[str]) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from nbtools.recipes import MLMPretrainingConfig
-from nbtools.script.compat.aliases import flag_value
+from nbtools.script.compat.aliases import translated_value
 from nbtools.script.field import Field
 from nbtools.script.values import FLAGS, FORM, NONE_TEXTS, SHELL, from_text, join_names, split_names, to_text
 
@@ -125,7 +125,7 @@ def test_an_error_says_what_is_allowed(text: str, kinds: tuple[Any, ...], messag
     ],
 )
 def test_a_flag_that_is_no_value_is_kept_for_the_validation(name: str, text: str, value: object) -> None:
-    assert flag_value(MLMPretrainingConfig, name, text) == value
+    assert translated_value(MLMPretrainingConfig, name, text) == (name, value)
 
 
 def test_names_without_quotes_are_as_before() -> None:

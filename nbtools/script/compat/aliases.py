@@ -8,7 +8,6 @@ import re
 from collections.abc import Iterable, Mapping
 from decimal import Decimal
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, Literal
 
 import orjson
@@ -25,15 +24,6 @@ REFUSED_BESIDE: Mapping[str, tuple[str, str]] = {
     )
 }
 """Older name -> (field, reason): no alias in a recipe that has this field, where the name means another thing."""
-
-ENABLES: Mapping[str, str] = {"use_compressed_context": "compress_interval"}
-"""Field of each older switch: None if the switch is off; if it is on, the field's own entry is required."""
-
-QUOTIENTS: Mapping[str, tuple[str, str]] = {"train_source_timesteps": ("num_episodes", "horizon")}
-"""Older name -> (field, divisor): the field is the older number divided by the divisor's value."""
-
-IMPLIED: Mapping[str, Mapping[str, Any]] = {"train_timesteps": {"epochs": 1_000_000, "checkpoint_epochs": False}}
-"""Older name -> values of further fields: a program that counts steps has no epochs."""
 
 SWITCHES: Mapping[str, tuple[str, str, str]] = {
     "fp16": ("precision", "fp16", "fp32"),
@@ -59,72 +49,26 @@ def older(kind: Literal["fields", "ignored", "refused"]) -> Mapping[str, str]:
     return {name: value for names, value in table.items() for name in names.split()}
 
 
-def assigned(
-    cls: type[Settings], texts: Iterable[str], base: Mapping[str, Any] = MappingProxyType({})
-) -> dict[str, Any]:
+def assigned(cls: type[Settings], texts: Iterable[str]) -> dict[str, Any]:
     """Parse texts such as `learning_rate=1e-4` into values for `cls`, whose validation still has to check them;
-    ConfigError if a text has no `=`, or an older name stands for a field that `cls` lacks. `base` has the values that
-    are changed."""
+    ConfigError if a text has no `=`, or an older name stands for a field that `cls` lacks."""
     values: dict[str, Any] = {}
-    divided: dict[str, str] = {}
     for text in texts:
         name, sign, value = text.partition("=")
         if not sign:
             raise ConfigError(f"{shown(text)}: has no '='; write FIELD=VALUE, such as learning_rate=1e-4")
-        if is_quotient(cls, name):
-            divided[name] = value
-        else:
-            field, parsed = translated_value(cls, name, value)
-            values[field] = parsed
-    for name, value in divided.items():
-        try:
-            field, parsed = quotient(cls, name, value, values, base)
-        except ConfigError as error:
-            raise ConfigError(f"{name}={value}: {error}") from None
+        field, parsed = translated_value(cls, name, value)
         values[field] = parsed
     return values
-
-
-def is_quotient(cls: type[Settings], name: str) -> bool:
-    """Return whether a name means a field by its quotient with another."""
-    return (plain := name.replace("-", "_")) in QUOTIENTS and plain not in cls.model_fields
-
-
-def quotient(
-    cls: type[Settings], name: str, text: str, given: Mapping[str, Any], base: Mapping[str, Any]
-) -> tuple[str, Any]:
-    """Return the field and its value for a number that another field's value divides.
-
-    The divisor is among the values that are `given` with it, else in `base`, else the default.
-
-    Raises:
-        ConfigError: there is no such field, divisor or whole number; the message does not name the number.
-    """
-    field, divisor = QUOTIENTS[name.replace("-", "_")]
-    if not {field, divisor} <= cls.model_fields.keys():
-        raise ConfigError(f"means {field} x {divisor}, which {cls.__name__} does not have")
-    parts = given.get(divisor, base.get(divisor, cls.model_fields[divisor].default))
-    digits = counted(text.replace("_", ""))
-    if not digits.isdecimal() or len(digits) > 18:
-        raise ConfigError("is no whole number")
-    if not isinstance(parts, int) or parts < 1:
-        raise ConfigError(f"means {field} x {divisor}, and {divisor}={shown(parts)}; set {field} itself")
-    whole, rest = divmod(int(digits), parts)
-    if rest:
-        raise ConfigError(f"means {field} x {divisor}, and is no multiple of {divisor}={parts}; set {field} itself")
-    return field, whole
 
 
 def translated_value(cls: type[Settings], name: str, text: str) -> tuple[str, Any]:
     """Return the field of `cls` that a name means, and the value that a text means for it, not yet validated;
     ConfigError if the name is an older one for a field that `cls` lacks."""
     field, translated_text = translated(cls, name, text)
-    return field, None if translated_text is None else flag_value(cls, field, translated_text)
-
-
-def flag_value(cls: type[Settings], name: str, text: str) -> Any:
-    """Return the value of the text of a field's flag; the text for a field that `cls` lacks."""
-    return from_text(text, fields_of(cls).get(name, Field(name)), FLAGS)
+    if translated_text is None:
+        return field, None
+    return field, from_text(translated_text, fields_of(cls).get(field, Field(field)), FLAGS)
 
 
 def translated(cls: type[Settings], name: str, text: str | None) -> tuple[str, str | None]:

@@ -65,7 +65,7 @@ def parse(config: C, args: Sequence[str] | None = None, *, prog: str | None = No
     """
     prog = prog or Path(sys.argv[0]).name
     try:
-        given, notes = normalized(sys.argv[1:] if args is None else args, config)
+        given, notes = normalized(sys.argv[1:] if args is None else args, type(config))
         default, precision = config, launchers.precision(os.environ)
         if precision is not None:
             default = config.replace(precision=precision)
@@ -100,7 +100,7 @@ def parse(config: C, args: Sequence[str] | None = None, *, prog: str | None = No
         return Flags(changed, overridden, None, notes)
     before = read_json(run.launch) or {}
     with contextlib.suppress(ConfigError):
-        named = list(Counter(named) - Counter(_names(normalized(recorded_arguments(before), config)[0])))
+        named = list(Counter(named) - Counter(_names(normalized(recorded_arguments(before), type(config))[0])))
     return Flags(changed, overridden, Path(resume_from), notes, tuple(named), known, steered)
 
 
@@ -115,7 +115,7 @@ def _refuse(prog: str, error: ConfigError) -> NoReturn:
     raise SystemExit(2) from None
 
 
-def normalized(args: Sequence[str], config: TrainConfig) -> tuple[list[str], tuple[str, ...]]:
+def normalized(args: Sequence[str], cls: type[TrainConfig]) -> tuple[list[str], tuple[str, ...]]:
     """Translate arguments of older programs: names, values in words, ignored flags, and `--flag true` for booleans.
 
     Returns:
@@ -124,12 +124,8 @@ def normalized(args: Sequence[str], config: TrainConfig) -> tuple[list[str], tup
     Raises:
         ConfigError: a flag of an older program has no field in this recipe.
     """
-    cls = type(config)
     result: list[str] = []
     notes: list[str] = []
-    switches: dict[str, bool] = {}
-    divided: list[tuple[str, str]] = []
-    values: dict[str, Any] = {}
     rest = list(args)
     while rest:
         argument = rest.pop(0)
@@ -138,16 +134,10 @@ def normalized(args: Sequence[str], config: TrainConfig) -> tuple[list[str], tup
             continue
         given, sign, value = argument[2:].partition("=")
         name, text = given.replace("-", "_"), value if sign else None
-        if text is None and name.startswith("no_") and name[3:] in aliases.ENABLES:
-            name, text = name[3:], "false"
         if text is None and rest and re.fullmatch(_value_pattern(cls, name), rest[0].lower()):
             text = rest.pop(0)
-        if aliases.ENABLES.get(name) in cls.model_fields:
-            switches[name] = TRUTHS.get((text or "true").lower(), True)
-        elif name in aliases.older("ignored"):
+        if name in aliases.older("ignored"):
             notes.append(f"--{name.replace('_', '-')} is ignored: {aliases.older('ignored')[name]}")
-        elif aliases.is_quotient(cls, name):
-            divided.append((name, text or ""))
         else:
             field, text = aliases.translated(cls, name, text)
             flag = field.replace("_", "-")
@@ -155,23 +145,6 @@ def normalized(args: Sequence[str], config: TrainConfig) -> tuple[list[str], tup
                 result.append(f"--{flag}" if TRUTHS[text.lower()] else f"--no-{flag}")
             else:
                 result.append(f"--{flag}" if text is None else f"--{flag}={text}")
-                values[field] = aliases.flag_value(cls, field, text or "")
-    for name, text in divided:
-        flag = f"--{name.replace('_', '-')}"
-        try:
-            field, value = aliases.quotient(cls, name, text, values, config.model_dump())
-        except ConfigError as error:
-            raise ConfigError(f"{flag} {text}: {error}") from None
-        result.append(f"--{field.replace('_', '-')}={value}")
-        notes.append(f"{flag} {text} is {field}={value:g}: {text} of {aliases.QUOTIENTS[name][1]}")
-    for name, is_on in switches.items():
-        switch, flag = (f"--{part.replace('_', '-')}" for part in (name, aliases.ENABLES[name]))
-        is_given = any(argument.startswith(f"{flag}=") for argument in result)
-        if is_on and not is_given and getattr(config, aliases.ENABLES[name]) is None:
-            raise ConfigError(f"{switch}: needs {flag} N, which is missing")
-        if is_given and not is_on:
-            raise ConfigError(f"{switch} and {flag} differ; keep one")
-        result += [] if is_on else [f"{flag}=None"]
     return result, tuple(notes)
 
 
@@ -186,7 +159,7 @@ def _value_pattern(cls: type[TrainConfig], name: str) -> str:
     # A count may be 500k, and a precision has older names.
     info = cls.model_fields.get(field)
     is_spelled = info is not None and (info.annotation in (int, int | None) or field == "precision")
-    return any_word if is_spelled or aliases.is_quotient(cls, name) else none
+    return any_word if is_spelled else none
 
 
 def is_truth(cls: type[TrainConfig], name: str) -> bool:

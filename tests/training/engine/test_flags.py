@@ -135,7 +135,8 @@ def test_a_flag_in_any_spelling_sets_its_field(
         (OCC, "--wandb-project-name x", "the variable WANDB_PROJECT"),
         (OCC, "--num-transformations 3", "num_transformations: has no field"),
         (OCC, "--dataset_name imdb", "hf/OWNER/NAME"),
-        (AlgorithmDistillationConfig(), "--train-source-timesteps 9 --horizon 0", "episodes x horizon, and horizon=0"),
+        (AlgorithmDistillationConfig(), "--train-source-timesteps 9", "num_episodes x horizon, so set num_episodes"),
+        (AlgorithmDistillationConfig(), "--use-compressed-context false", "compress_interval says it, and None is"),
         (OCC, "--eval_strategy epoch", "eval_every and checkpoint_every count steps"),
         (CONFIG, "--learning-rate -1", "learning_rate=-1.0: must be > 0"),
         (CONFIG, "--batch-size many", "batch-size"),
@@ -203,25 +204,6 @@ def test_what_accelerate_asks_for_and_nbtools_lacks_is_ignored_with_a_note_or_re
         parse(CONFIG, [])
     assert ended.value.code == 2
     assert "ACCELERATE_MIXED_PRECISION='fp8': must be no, fp16 or bf16" in capsys.readouterr().err
-
-
-def test_a_switch_of_compression_agrees_with_its_interval_or_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
-    plain = AlgorithmDistillationConfig()
-    compressed = plain.replace(compress_interval=40, sequence_length=100)
-    switch = "--use-compressed-context"
-    assert parse(plain, [switch, "--compress-interval", "40", "--n_transit", "100"]).config == compressed
-    assert parse(compressed, [f"{switch}=true"]).config == compressed
-    for off in ([switch, "false"], ["--no-use-compressed-context"], ["--no_use_compressed_context"]):
-        assert parse(compressed, off).config.compress_interval is None
-    (note,) = parse(CONFIG, ["--no-use-compressed-context"]).notes
-    assert note.startswith(f"{switch} is ignored")
-    for args, said in (
-        ([switch, "false", "--compress-interval", "40"], f"{switch} and --compress-interval differ; keep one"),
-        ([switch], f"{switch}: needs --compress-interval N"),
-    ):
-        with pytest.raises(SystemExit):
-            parse(plain, args)
-        assert said in capsys.readouterr().err
 
 
 def test_accelerate_s_cpu_is_obeyed(monkeypatch: pytest.MonkeyPatch) -> None:
