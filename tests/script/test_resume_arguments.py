@@ -7,15 +7,14 @@ import pytest
 
 from nbtools.script.arguments.arguments import Argument
 from nbtools.script.arguments.program_flags import default_folders, guessed_resume, num_epochs
-from nbtools.script.field import Field
 from nbtools.script.resume_arguments import takes_path, with_checkpoint
 
 from asking import script_of
 
 
 def argument(flag: str, types: tuple[Any, ...] = (str,), default: object = None, **more: Any) -> Argument:
-    field = {name: more.pop(name) for name in ("choices",) if name in more}
-    return Argument(Field(flag.lstrip("-").replace("-", "_"), (*types, type(None)), default, **field), (flag,), **more)
+    name = flag.lstrip("-").replace("-", "_")
+    return Argument(name, (*types, type(None)), default, flags=(flag,), **more)
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ import re
 import shlex
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from decimal import Decimal
 from pathlib import Path
 from types import NoneType
@@ -30,10 +30,9 @@ REPLACING = ("click", "typer", "absl", "fire")
 
 
 @dataclass(frozen=True)
-class Argument:
-    """An argument of a script."""
+class Argument(Field):
+    """An argument of a script: a field, and the words that set it."""
 
-    field: Field
     flags: tuple[str, ...] = ()
     """Spellings, the one to write first; empty for a positional argument."""
     negative_flags: tuple[str, ...] = ()
@@ -72,7 +71,7 @@ class Argument:
     def value_of(self, texts: Sequence[str], parser: str, before: Any) -> Any:
         """Return the value that the texts behind its flag stand for, after an earlier value; ValueError if there is
         none."""
-        item = self.field.replace(types=tuple(map(element_type, self.field.types)))
+        item = self.replace(types=tuple(map(element_type, self.types)))
         if self.action == "append" and self.nargs is not None:
             return (*before, shlex.join(texts))
         if self.takes_several:
@@ -86,14 +85,14 @@ class Argument:
         [text] = texts
         if self.action == "append":
             return (*before, from_text(text, item, parser, self.truth))
-        return from_text(text, self.field, self.language(parser), self.truth)
+        return from_text(text, self, self.language(parser), self.truth)
 
     @property
     def takes(self) -> str:
         """The values that it takes, in words."""
-        if self.field.choices is not None:
-            return f"one of {', '.join(str(choice) for choice in self.field.choices if choice is not None)}"
-        kinds = [element_type(kind) for kind in self.field.types]
+        if self.choices is not None:
+            return f"one of {', '.join(str(choice) for choice in self.choices if choice is not None)}"
+        kinds = [element_type(kind) for kind in self.types]
         what = "number" if float in kinds else "whole number" if int in kinds else "text"
         return f"{self.nargs} {what}s" if isinstance(self.nargs, int) else f"a {what}"
 
@@ -120,35 +119,33 @@ class ScriptArguments:
     can_ask: bool = False
     """Whether running the script up to its parser would tell more."""
     notes: tuple[str, ...] = ()
-    """Sentences about what was found and what was not, with file and line."""
+    """Why the program did not tell more."""
 
     def written(self, argument: Argument, value: Any) -> list[str]:
         """Return the words for the value of an argument; none if it is the default; ConfigError if a required value is
         missing, or the value is not allowed."""
-        field = argument.field
-        name = argument.flags[0] if argument.flags else field.name
-        where = f" ({field.source})" if field.source else ""
+        name = argument.flags[0] if argument.flags else argument.name
+        where = f" ({argument.source})" if argument.source else ""
         if isinstance(value, list):
             value = tuple(value)
-        if value is None and field.is_required:
+        if value is None and argument.is_required:
             raise ConfigError(f"{name} is missing{where}; give it a value")
-        if not field.is_required and is_same(value, field.default):
+        if not argument.is_required and is_same(value, argument.default):
             return []
         try:
             self._check_allowed(argument, value)
             return self._words(argument, value)
         except (ValueError, TypeError) as error:
-            text = MASK if field.is_secret else shown(value)
+            text = MASK if argument.is_secret else shown(value)
             raise ConfigError(f"{name}={text}: {error}{where}") from None
 
     def _check_allowed(self, argument: Argument, value: Any) -> None:
-        field = argument.field
-        if argument.takes_value and is_list(field) and not isinstance(value, tuple) and value is not None:
+        if argument.takes_value and is_list(argument) and not isinstance(value, tuple) and value is not None:
             raise ValueError("is no list; give a list of values")
         if argument.action == "store":
             argument.check_count(value or ())
-        if field.is_closed or (is_list(field) and field.choices):
-            allowed = [to_text(choice, "constants", argument.truth) for choice in field.choices or ()]
+        if argument.is_closed or (is_list(argument) and argument.choices):
+            allowed = [to_text(choice, "constants", argument.truth) for choice in argument.choices or ()]
             for item in value if isinstance(value, tuple) else (value,):
                 if to_text(item, "constants", argument.truth) not in allowed:
                     raise ValueError(f"allowed are {', '.join(allowed)}")
@@ -159,14 +156,13 @@ class ScriptArguments:
                 return format(Decimal(repr(item)), "f")  # argparse would take one with an exponent for a flag
             return to_text(item, self.parser, argument.truth)
 
-        field, default = argument.field, argument.field.default
-        flag = argument.flags[0] if argument.flags else ""
+        default, flag = argument.default, argument.flags[0] if argument.flags else ""
         match argument.action:
             case "switch":
                 is_on = is_same(value, argument.const)
                 if spellings := argument.flags if is_on else argument.negative_flags if value is False else ():
                     return [spellings[0]]
-                other = field.default_text or repr(default)
+                other = argument.default_text or repr(default)
                 raise ValueError(f"the flag stands for {argument.const!r}; the other value is {other}")
             case "count":
                 times = value if self.parser in REPLACING else value - (default or 0)
@@ -175,7 +171,7 @@ class ScriptArguments:
                 short = next((flag for flag in argument.flags if is_short(flag)), "")
                 return [f"-{short[1] * times}"] if short and times else [flag] * times
             case "key_value" | "pair":
-                is_literal = isinstance(value, str) and field.default_text.startswith(("{", "["))
+                is_literal = isinstance(value, str) and argument.default_text.startswith(("{", "["))
                 word = to_text(value, argument.language(self.parser), argument.truth)
                 word = value if is_literal else word  # its text, not quoted
                 return [f"{flag}={word}"] if argument.action == "key_value" else [flag, word]
@@ -206,7 +202,7 @@ def with_unique_names(arguments: Sequence[Argument]) -> list[Argument]:
     """
     found: dict[tuple[tuple[str, ...], str], Argument] = {}
     for argument in arguments:
-        key = argument.command, argument.field.name
+        key = argument.command, argument.name
         if (first := found.get(key)) is not None:
             if set(first.flags) & set(argument.flags):
                 continue
@@ -215,25 +211,24 @@ def with_unique_names(arguments: Sequence[Argument]) -> list[Argument]:
                 continue
             name = argument.flags[0].lstrip("-").replace("-", "_") if argument.flags else f"{key[1]}.2"
             key = argument.command, f"{key[1]}.{name}" if (argument.command, name) in found else name
-            argument = replace(argument, field=argument.field.replace(name=key[1]))
+            argument = argument.replace(name=key[1])
         found.setdefault(key, argument)
-    counts = Counter(argument.field.name for argument in found.values())
+    counts = Counter(argument.name for argument in found.values())
     for key, argument in found.items():
-        if argument.command and counts[argument.field.name] > 1:
-            name = ".".join((*argument.command, argument.field.name))
-            found[key] = replace(argument, field=argument.field.replace(name=name))
+        if argument.command and counts[argument.name] > 1:
+            found[key] = argument.replace(name=".".join((*argument.command, argument.name)))
     return [*found.values()]
 
 
 def _merged(first: Argument, second: Argument) -> Argument | None:
     """Return one argument for two that set the same truth value, such as `--cache` and `--no-cache`."""
-    is_truth = first.action == "switch" or (first.action == "store" and bool in first.field.types)
+    is_truth = first.action == "switch" or (first.action == "store" and bool in first.types)
     first_is_off = first.action == "switch" and first.const is False
     if second.action != "switch" or not is_truth or first_is_off == (second.const is False):
         return None
     if first_is_off:
-        return replace(first, flags=second.flags, negative_flags=first.flags, const=second.const)
-    return replace(first, negative_flags=(*first.negative_flags, *second.flags))
+        return first.replace(flags=second.flags, negative_flags=first.flags, const=second.const)
+    return first.replace(negative_flags=(*first.negative_flags, *second.flags))
 
 
 def argument_of(item: Mapping[str, Any]) -> Argument:
@@ -261,14 +256,9 @@ def argument_of(item: Mapping[str, Any]) -> Argument:
     names = ("flags", "negative_flags", "command")
     flags, negative, command = (tuple(map(str, item.get(name) or ())) for name in names)
     flags = tuple(sorted(flags, key=lambda flag: not flag.startswith("--")))
-    field, const = made_field(str(item["name"]), **told), _tuples(item.get("const", True))
-    return Argument(field, flags, negative, action, nargs, command, const, (true, false))
-
-
-def as_key(argument: Argument) -> Argument:
-    """Return an argument that is written `a.b=value`, without dashes."""
-    key = (argument.field.name,)
-    return replace(argument, flags=key, negative_flags=(), action="key_value", nargs=None, truth=("true", "false"))
+    told |= {"flags": flags, "negative_flags": negative, "action": action, "nargs": nargs, "command": command}
+    const = _tuples(item.get("const", True))
+    return _without_secrets(Argument(str(item["name"]), **told, const=const, truth=(true, false)))
 
 
 def _tuples(value: Any) -> Any:
@@ -278,15 +268,14 @@ def _tuples(value: Any) -> Any:
     return repr(value) if isinstance(value, dict) else value
 
 
-def made_field(name: str, **settings: Any) -> Field:
-    """Return a field of a script, which is secret if its name or its default says so; its help has no secret."""
-    field = Field(name, **settings)
-    default = [item for item in (field.default if isinstance(field.default, tuple) else [field.default]) if item]
-    texts = [item for item in default if isinstance(item, str)]
-    hides = str in map(element_type, field.types) and any(is_secret(name, text) for text in ["value", *texts])
-    (default_text,) = masked([field.default_text])
-    help = without_secrets(field.help, texts) if hides else field.help
-    return field.replace(is_secret=hides and not field.choices, default_text=default_text, help=help)
+def _without_secrets(argument: Argument) -> Argument:
+    """Return an argument that is secret if its name or its default says so; its help has no secret."""
+    default = argument.default if isinstance(argument.default, tuple) else [argument.default]
+    texts = [item for item in default if item and isinstance(item, str)]
+    hides = str in map(element_type, argument.types) and any(is_secret(argument.name, it) for it in ["value", *texts])
+    (default_text,) = masked([argument.default_text])
+    help = without_secrets(argument.help, texts) if hides else argument.help
+    return argument.replace(is_secret=hides and not argument.choices, default_text=default_text, help=help)
 
 
 def is_same(value: Any, default: Any) -> bool:

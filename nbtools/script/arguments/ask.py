@@ -11,7 +11,6 @@ import stat
 import subprocess
 import tempfile
 from collections.abc import Mapping
-from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -62,8 +61,7 @@ def ask(
     """Run a program up to its parser, if the user lets it, and return the arguments that it declares there.
 
     Code above the parser is executed, in a temporary folder with copies of the small files of `cwd` and links to the
-    rest, which it cannot change. Where the program does not reach a parser, the result is that of `glance` with a note
-    that says why.
+    rest, which it cannot change.
 
     Args:
         script: the program.
@@ -73,27 +71,22 @@ def ask(
         timeout_s: after this time it is killed with all that it has started.
 
     Raises:
-        ScriptError: the script is missing, is no Python, or is too large.
+        ScriptError: why it is not run, or did not reach a parser.
     """
-    seen = glance(script, module)
-    if not seen.can_ask:  # it would train
-        return _with_note(seen, f"{script.name}: not run, since no known parser was found in its source")
+    if not glance(script, module).can_ask:  # it would train
+        raise ScriptError(f"{script.name}: not run, since no known parser was found in its source")
     if not consent_to(script):
-        return _with_note(seen, why_never(script) or f"{script.name}: not run, since its project is not allowed to")
+        raise ScriptError(why_never(script) or f"{script.name}: not run, since its project is not allowed to")
     try:
         result = _answer(script, str(python.path), cwd, module, timeout_s)
         found = _read(result, script)
-    except ScriptError as error:
-        return _with_note(seen, str(error))
+    except ScriptError:
+        raise
     except (TypeError, ValueError, KeyError, AttributeError, RecursionError) as error:
-        return _with_note(seen, f"{script.name}: its answer cannot be read: {type(error).__name__}: {error}")
+        raise ScriptError(f"{script.name}: its answer cannot be read: {type(error).__name__}: {error}") from None
     with contextlib.suppress(OSError):
         _keep(_answer_file(script, python, cwd, module, make=True), result)
     return found
-
-
-def _with_note(seen: ScriptArguments, note: str) -> ScriptArguments:
-    return replace(seen, notes=(note, *seen.notes))
 
 
 # --- the child process ----------------------------------------------------------------------------
@@ -165,18 +158,18 @@ def _settled(result: dict[str, Any], work: str, cwd: str, start: Path) -> dict[s
         if work in (default := str(item.get("default"))):
             item |= {"default": None, "default_text": default.replace(work, cwd)}
         argument = argument_of(item)
-        field, (file, _, line) = argument.field, argument.field.source.rpartition(":")
+        file, _, line = argument.source.rpartition(":")
         if file not in computed:
             computed[file] = {}
             with contextlib.suppress(ScriptError, RecursionError):
                 computed[file] = computed_defaults(start / file)
-        keys = (*argument.flags, f"{line} {field.name}")
-        item["help"] = field.help  # without secrets
+        keys = (*argument.flags, f"{line} {argument.name}")
+        item["help"] = argument.help  # without secrets
         if text := next((computed[file][key] for key in keys if key in computed[file]), ""):
             # A variable of the environment may be a secret, or one that asking has set.
-            is_told = field.default is not None and not field.is_secret and "env" not in text
-            here = f" When asked, the program computed {shown(field.default)}." if is_told else ""
-            item |= {"default": None, "default_text": text, "help": f"{field.help}{here}".strip()}
+            is_told = argument.default is not None and not argument.is_secret and "env" not in text
+            here = f" When asked, the program computed {shown(argument.default)}." if is_told else ""
+            item |= {"default": None, "default_text": text, "help": f"{argument.help}{here}".strip()}
     result["files"] = [str(path).replace(work, cwd, 1) for path in result["files"]]
     return result
 

@@ -46,7 +46,7 @@ class CommandLine:
         for name, argument in used.items():
             if name in changed:
                 value = values.get(name, self._value(argument))
-                is_gone = value is None and argument.field.is_required
+                is_gone = value is None and argument.is_required
                 words = [] if is_gone else self.script.written(argument, value)
                 parts = self._with_words(parts, argument, words)
         found = [word for part in parts for word in part.words]
@@ -73,13 +73,13 @@ class CommandLine:
                 allowed = ", ".join(known[-1] for known in self.script.commands if known[:-1] == path)
                 found[""] = f"a sub-command is missing; choose one of {allowed}"
             for name, argument in used.items():
-                if argument.field.is_required and name not in given and (argument.flags or not others):
+                if argument.is_required and name not in given and (argument.flags or not others):
                     try:
                         self.script.written(argument, None)
                     except ConfigError as error:
                         found[name] = str(error)
         for part in self.parts if self.script.parser == "argparse" else ():
-            if not part.is_read and part.names and bool not in used[part.names[-1]].field.types:
+            if not part.is_read and part.names and bool not in used[part.names[-1]].types:
                 argument = used[part.names[-1]]
                 found[part.names[-1]] = f"{shlex.join(masked(part.words))}: takes {argument.takes}"
         return found
@@ -99,10 +99,10 @@ class CommandLine:
 
     def _used(self, path: tuple[str, ...]) -> dict[str, Argument]:
         """Return the arguments of a sub-command and of those above it, by name."""
-        return {a.field.name: a for a in self.script.arguments if a.command == path[: len(a.command)]}
+        return {a.name: a for a in self.script.arguments if a.command == path[: len(a.command)]}
 
     def _value(self, argument: Argument) -> Any:
-        return self.values.get(argument.field.name, argument.field.default)
+        return self.values.get(argument.name, argument.default)
 
     def _in_command(self, path: tuple[str, ...]) -> list[Part]:
         """Return the parts with another sub-command in the place of the present one."""
@@ -117,13 +117,13 @@ class CommandLine:
     def _with_words(self, parts: Sequence[Part], argument: Argument, words: Sequence[str]) -> list[Part]:
         """Return the parts with other words for an argument: in the place of its last ones, else where the parser reads
         them as its own, and all others as before."""
-        name = argument.field.name
+        name = argument.name
         others = [part for part in parts if name not in part.names]
         own = [index for index, part in enumerate(parts) if name in part.names]
         if not words:
             return others
         level = [each for each in self.script.arguments if each.command == argument.command]
-        positional = {each.field.name for each in level if not each.flags}
+        positional = {each.name for each in level if not each.flags}
         first = sum(len(part.command) < len(argument.command) for part in others) + bool(argument.command)
         end = sum(len(part.command) <= len(argument.command) for part in others)
         # Positional values come first, where no option takes them. Options come last, but before unknown pairs, and not

@@ -2,8 +2,9 @@
 
 from pathlib import Path
 
-from nbtools.script.arguments.arguments import Argument, ScriptArguments, as_key, made_field
-from nbtools.script.config_copy import LANGUAGE, leaves, load_config, types_of
+from nbtools.script.arguments.arguments import ScriptArguments, argument_of
+from nbtools.script.config_copy import LANGUAGE, TRUTH, leaves, load_config, types_of
+from nbtools.script.values import element_type
 
 
 def keys_of_config(path: Path, label: str) -> ScriptArguments | None:
@@ -12,7 +13,7 @@ def keys_of_config(path: Path, label: str) -> ScriptArguments | None:
         return None
     found = []
     for name, value in leaves(config):
-        group = name.rpartition(".")[0]
-        field = made_field(name, types=types_of(value), default=value, group=group, source=label)
-        found.append(as_key(Argument(field)))
+        kind, told = element_type(types_of(value)[0]).__name__, {"group": name.rpartition(".")[0], "source": label}
+        key = {"name": name, "flags": [name], "action": "key_value", "truth": TRUTH, "default": value, **told}
+        found.append(argument_of(key | {"types": [kind], "is_list": isinstance(value, tuple)}))
     return ScriptArguments(path, LANGUAGE, tuple(found), is_complete=True)

@@ -12,8 +12,9 @@ from typing import Any, TypeGuard
 from nbtools.errors import ScriptError
 from nbtools.metrics.printed.templates import imported_files
 from nbtools.parsing import literal_value
-from nbtools.script.arguments.arguments import TYPES, Argument, ScriptArguments, argument_of, as_key, with_unique_names
+from nbtools.script.arguments.arguments import TYPES, Argument, ScriptArguments, argument_of, with_unique_names
 from nbtools.script.arguments.config_file import keys_of_config
+from nbtools.script.config_copy import TRUTH
 from nbtools.script.intercept.argparse_ import describe_action, is_argument
 from nbtools.script.source import keywords_of, parse_source, read_source, start_folder
 
@@ -46,7 +47,7 @@ def glance(script: Path, module: str | None = None) -> ScriptArguments:
         if (end := source.configurator_line()) is not None:
             return ScriptArguments(script, "constants", tuple(source.constants(end)), is_complete=True)
         if b".from_cli(" in text:
-            return ScriptArguments(script, "config file", tuple(map(as_key, source.omegaconf())), is_complete=True)
+            return ScriptArguments(script, "config file", tuple(source.omegaconf()), is_complete=True)
         found = with_unique_names([argument_of(item) for item in (*source.add_argument_calls(), *source.dataclasses())])
     except (RecursionError, MemoryError):
         raise ScriptError(f"{script}:1: nested too deeply; its arguments are not read") from None
@@ -156,10 +157,10 @@ class _Glance:
                     keys = keys_of_config(self.path.parent / name, name)
                     yield from keys.arguments if keys else ()
                 case "load", [ast.Attribute(attr=name)]:
-                    yield argument_of(self._item(name, [name], call.lineno, is_required=True))
+                    yield _as_key(self._item(name, [name], call.lineno, is_required=True))
                 case "structured" | "create", [made]:
                     name = ast.unparse(made.func if isinstance(made, ast.Call) else made)
-                    yield from map(argument_of, self._fields(self.classes.get(name), call=made))
+                    yield from map(_as_key, self._fields(self.classes.get(name), call=made))
 
     # --- arguments of parsers ---
 
@@ -218,6 +219,11 @@ class _Glance:
         entries |= {"types": types or ([] if choices else ["str"]), "choices": choices, "is_list": is_list}
         flags = list(dict.fromkeys((f"--{name}", f"--{name.replace('_', '-')}")))
         return self._item(name, flags, node.lineno, is_required=is_required, **entries)
+
+
+def _as_key(item: _Item) -> Argument:
+    """Return an argument that is written `a.b=value`, without dashes."""
+    return argument_of(item | {"flags": [item["name"]], "action": "key_value", "truth": TRUTH})
 
 
 def _is_dataclass(node: ast.AST) -> TypeGuard[ast.ClassDef]:

@@ -32,11 +32,11 @@ def guessed_resume(args: Sequence[str], declared: ScriptArguments | None, *, is_
     given = {flag_name(word).rpartition(".")[2]: word for word in args if word[:1] == "-" or "=" in word}
     for name in (*_RESUME, *(_MAY_RESUME if is_asked else ())):
         if declared and name in known:
-            field, kinds = known[name].field, set(known[name].field.types) - {NoneType}
+            argument, kinds = known[name], set(known[name].types) - {NoneType}
             is_switch, is_number = kinds == {bool}, bool(kinds) and kinds <= {int, float}
-            takes_another = field.is_closed or is_number or (name in _MAY_RESUME and (is_switch or field.default))
+            takes_another = argument.is_closed or is_number or (name in _MAY_RESUME and (is_switch or argument.default))
             if not takes_another:
-                return tuple(declared.written(known[name], is_switch or CHECKPOINT))
+                return tuple(declared.written(argument, is_switch or CHECKPOINT))
         elif name in given:
             flag, equals, _ = given[name].partition("=")
             return (f"{flag}={CHECKPOINT}",) if equals else (flag, CHECKPOINT)
@@ -48,16 +48,16 @@ def num_epochs(args: Sequence[str], declared: ScriptArguments | None) -> int | N
     words = " ".join(args).replace("-", "_")
     if given := re.findall(rf"(?:^|[ .])_*{_EPOCHS}[ =](\d+)(?!\S)", words):
         return int(given[-1])
-    fields = (argument.field for argument in (declared.arguments if declared else ()))
-    named = (field for field in fields if re.fullmatch(_EPOCHS, field.name.rpartition(".")[2]))
-    return next((field.default for field in named if type(field.default) is int), None)
+    arguments = declared.arguments if declared else ()
+    named = (one for one in arguments if re.fullmatch(_EPOCHS, one.name.rpartition(".")[2]))
+    return next((one.default for one in named if type(one.default) is int), None)
 
 
 def default_folders(args: Sequence[str], declared: ScriptArguments | None) -> list[str]:
     """Return the flags that `args` leave out and whose default may be a folder, each followed by it."""
     given, found = {word.partition("=")[0] for word in args}, list[str]()
     for argument in declared.arguments if declared else ():
-        flags, default = argument.flags, argument.field.default
+        flags, default = argument.flags, argument.default
         if flags and given.isdisjoint(flags) and isinstance(default, str) and names_folder(flags[0]):
             found += [flags[0], default]
     return found

@@ -51,10 +51,10 @@ class WordReader:
             key, equals, text = word.partition("=")
             if word in self._pairs and words:
                 argument, text = self._pairs[word], words.pop(0)
-                self._add([word, text], [argument.field.name], is_read=self._store(argument, [text]))
+                self._add([word, text], [argument.name], is_read=self._store(argument, [text]))
             elif equals and key in self._keys:
                 argument = self._keys[key]
-                self._add([word], [argument.field.name], is_read=self._store(argument, [text]))
+                self._add([word], [argument.name], is_read=self._store(argument, [text]))
             elif not self._is_flag(word):
                 self._take_positional(word, words)
             elif not self._take_flag(word, words):
@@ -92,7 +92,7 @@ class WordReader:
         taken, is_read = [word], True
         for argument, flag, text in found:
             if self._plain(flag) in self._negative:
-                self.values[argument.field.name] = False
+                self.values[argument.name] = False
             elif text is None and not argument.takes_value:
                 self._count(argument)
             else:
@@ -100,7 +100,7 @@ class WordReader:
                 taken += texts if text is None else []
                 is_read = self._store(argument, texts)
         if found:
-            self._add(taken, list(dict.fromkeys(argument.field.name for argument, *_ in found)), is_read=is_read)
+            self._add(taken, list(dict.fromkeys(argument.name for argument, *_ in found)), is_read=is_read)
         return bool(found)
 
     def _named(self, word: str) -> list[tuple[Argument, str, str | None]]:
@@ -128,9 +128,9 @@ class WordReader:
         self._add(taken, is_read=False)
 
     def _count(self, argument: Argument) -> None:
-        name = argument.field.name
+        name = argument.name
         if argument.action == "count":
-            first = 0 if self._parser in REPLACING else argument.field.default or 0
+            first = 0 if self._parser in REPLACING else argument.default or 0
             self.values[name] = self.values.get(name, first) + 1
         else:
             self.values[name] = argument.const
@@ -147,8 +147,8 @@ class WordReader:
 
     def _store(self, argument: Argument, texts: Sequence[str]) -> bool:
         """Keep the value that texts stand for; False if there is none."""
-        name, field = argument.field.name, argument.field
-        first = () if self._parser in REPLACING else tuple(field.default or ()) if argument.action == "append" else ()
+        name, adds = argument.name, argument.action == "append" and self._parser not in REPLACING
+        first = tuple(argument.default or ()) if adds else ()
         try:
             self.values[name] = argument.value_of(texts, self._parser, self.values.get(name, first))
         except ValueError:
@@ -178,10 +178,10 @@ class WordReader:
             words.clear()
 
     def _take_values(self, argument: Argument, texts: Sequence[str]) -> None:
-        self._add(texts, [argument.field.name], is_read=self._store(argument, texts))
+        self._add(texts, [argument.name], is_read=self._store(argument, texts))
 
 
 def _fewer(argument: Argument) -> Argument:
     """Return a positional argument of which one value was taken."""
     nargs: Any = argument.nargs - 1 if isinstance(argument.nargs, int) else "..." if argument.nargs == "..." else "*"
-    return Argument(argument.field, nargs=nargs)
+    return argument.replace(nargs=nargs)

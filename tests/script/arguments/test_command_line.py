@@ -21,7 +21,6 @@ from nbtools.errors import ConfigError
 from nbtools.script.arguments.arguments import Argument, ScriptArguments
 from nbtools.script.arguments.command_line import parse_words
 from nbtools.script.arguments.glance import glance
-from nbtools.script.field import Field
 
 from asking import asked, script_of
 from capabilities import require
@@ -42,19 +41,18 @@ SCALARS: dict[Any, st.SearchStrategy[Any]] = {
 
 def values_for(argument: Argument, strings: st.SearchStrategy[str]) -> st.SearchStrategy[Any]:
     """Values that the real parser can be given for an argument."""
-    field = argument.field
     scalars = SCALARS | {str: strings}
-    choices = tuple(choice for choice in field.choices or () if choice is not None)
-    kinds = [kind for kind in field.types if kind is not NoneType]
+    choices = tuple(choice for choice in argument.choices or () if choice is not None)
+    kinds = [kind for kind in argument.types if kind is not NoneType]
     if argument.action == "switch":
-        return st.sampled_from([argument.const, False if argument.negative_flags else field.default])
+        return st.sampled_from([argument.const, False if argument.negative_flags else argument.default])
     if argument.action == "count":
-        return st.integers(field.default or 0, (field.default or 0) + 4)
+        return st.integers(argument.default or 0, (argument.default or 0) + 4)
     if kinds and get_origin(kinds[0]) is tuple:
         element = st.sampled_from(choices) if choices else scalars[kinds[0].__args__[0]]
         if kinds[0].__args__[0] is str and not choices:
             element = words_
-        first, count = (field.default or ()) if argument.action == "append" else (), argument.nargs
+        first, count = (argument.default or ()) if argument.action == "append" else (), argument.nargs
         least, most = (count, count) if isinstance(count, int) else (1, 3)
         return st.lists(element, min_size=least, max_size=most).map(lambda found: (*first, *found))
     if choices and not kinds:
@@ -67,8 +65,8 @@ def all_values(
 ) -> st.SearchStrategy[dict[str, Any]]:
     """Values for some of the arguments of a command, the required ones always."""
     used = [argument for argument in script.arguments if argument.command == command[: len(argument.command)]]
-    chosen = {argument.field.name: values_for(argument, strings) for argument in used}
-    required = {argument.field.name: chosen[argument.field.name] for argument in used if argument.field.is_required}
+    chosen = {argument.name: values_for(argument, strings) for argument in used}
+    required = {argument.name: chosen[argument.name] for argument in used if argument.is_required}
     optional = {name: strategy for name, strategy in chosen.items() if name not in required}
     return st.fixed_dictionaries(required, optional=optional)
 
@@ -124,7 +122,7 @@ def check_real(
 
     `possible` makes values that the parser can be given of those that were drawn.
     """
-    defaults = {argument.field.name: argument.field.default for argument in script.arguments}
+    defaults = {argument.name: argument.default for argument in script.arguments}
 
     @settings(max_examples=40, suppress_health_check=list(HealthCheck))
     @given(all_values(script, command, strings))
@@ -151,7 +149,7 @@ def without(*names: str) -> Callable[[dict[str, Any]], dict[str, Any]]:
 def test_the_real_argparse_reads_what_words_writes(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     parser = real_parser(f"{name}.py", monkeypatch)
     script = asked(ZOO / f"{name}.py")
-    assert {action.dest for action in parser._actions} - {"help"} <= {a.field.name for a in script.arguments}
+    assert {action.dest for action in parser._actions} - {"help"} <= {a.name for a in script.arguments}
     groups = [[action.dest for action in group._group_actions] for group in parser._mutually_exclusive_groups]
 
     def possible(values: dict[str, Any]) -> dict[str, Any]:
@@ -245,7 +243,7 @@ def test_the_real_absl_reads_what_words_writes() -> None:
 def test_the_real_hydra_reads_what_words_writes() -> None:
     hydra, omegaconf = require("hydra"), require("omegaconf").OmegaConf
     script = asked(ZOO / "hydra_app.py")
-    defaults = {argument.field.name: argument.field.default for argument in script.arguments}
+    defaults = {argument.name: argument.default for argument in script.arguments}
 
     def real(words: list[str]) -> Any:
         with hydra.initialize_config_dir(version_base=None, config_dir=str(ZOO / "hydra_conf")):
@@ -298,9 +296,7 @@ def test_the_real_fire_reads_what_words_writes() -> None:
 def test_the_real_configurator_reads_what_words_writes(monkeypatch: pytest.MonkeyPatch) -> None:
     script = glance(ZOO / "nanogpt.py")
     code = compile((ZOO / "configurator.py").read_text(), "configurator.py", "exec")
-    defaults = {
-        a.field.name: a.field.default if a.field.default is not None else "text" for a in script.arguments if a.flags
-    }
+    defaults = {a.name: a.default if a.default is not None else "text" for a in script.arguments if a.flags}
 
     def real(words: list[str]) -> dict[str, Any]:
         monkeypatch.setattr(sys, "argv", ["nanogpt.py", *words])
@@ -342,11 +338,11 @@ def test_the_real_omegaconf_reads_the_keys_of_dataclasses() -> None:
 # --- single rules ---------------------------------------------------------------------------------
 
 
-LR = Argument(Field("lr", types=(float,), default=0.1, source="train.py:3"), flags=("--learning-rate", "-l"))
-SIZE = Argument(Field("size", types=(int,), default=8), flags=("--batch-size", "-b"))
-AMP = Argument(Field("amp", types=(bool,), default=False), flags=("--amp", "-a"), action="switch")
-VERBOSE = Argument(Field("verbose", types=(int,), default=0), flags=("--verbose", "-v"), action="count")
-DATA = Argument(Field("data", types=(str,), is_required=True, source="train.py:9"))
+LR = Argument("lr", types=(float,), default=0.1, source="train.py:3", flags=("--learning-rate", "-l"))
+SIZE = Argument("size", types=(int,), default=8, flags=("--batch-size", "-b"))
+AMP = Argument("amp", types=(bool,), default=False, flags=("--amp", "-a"), action="switch")
+VERBOSE = Argument("verbose", types=(int,), default=0, flags=("--verbose", "-v"), action="count")
+DATA = Argument("data", types=(str,), is_required=True, source="train.py:9")
 
 
 @pytest.mark.parametrize(
@@ -376,7 +372,7 @@ def test_words_have_what_differs_and_no_more() -> None:
 
 
 def test_none_stands_for_a_whole_list() -> None:
-    tags = Argument(Field("tags", types=(tuple[str, ...], NoneType), default=("a",)), flags=("--tags",), nargs="*")
+    tags = Argument("tags", types=(tuple[str, ...], NoneType), default=("a",), flags=("--tags",), nargs="*")
     script = script_of(tags, parser="tyro")
     assert parse_words(script, ()).edited({"tags": None}) == ["--tags", "None"]
     assert parse_words(script, ["--tags", "None"]).values == {"tags": None}
@@ -395,9 +391,9 @@ def test_none_stands_for_a_whole_list() -> None:
 def test_errors_name_the_argument_and_what_is_allowed(values: dict[str, Any], message: str) -> None:
     script = script_of(
         *(DATA, SIZE),
-        Argument(Field("mode", types=(), default="a", choices=("a", "b")), flags=("--mode",)),
-        Argument(Field("list", types=(tuple[str, ...],), default=()), flags=("--list",), nargs="+"),
-        Argument(Field("pair", types=(tuple[int, ...],), default=(1, 2)), flags=("--pair",), nargs=2),
+        Argument("mode", types=(), default="a", choices=("a", "b"), flags=("--mode",)),
+        Argument("list", types=(tuple[str, ...],), default=(), flags=("--list",), nargs="+"),
+        Argument("pair", types=(tuple[int, ...],), default=(1, 2), flags=("--pair",), nargs=2),
     )
     with pytest.raises(ConfigError, match=message):
         parse_words(script, ()).edited(values)

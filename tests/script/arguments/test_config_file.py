@@ -69,7 +69,7 @@ def test_a_copy_of_a_toml_config_keeps_every_value_that_is_not_changed(tmp_path:
     path = tmp_path / "base.toml"
     path.write_text(TOML)
     keys = keys_of_config(path, path.name)
-    assert keys is not None and {a.field.name: a.field.default for a in keys.arguments}["optim.deep.lr"] == 1e-05
+    assert keys is not None and {a.name: a.default for a in keys.arguments}["optim.deep.lr"] == 1e-05
     expected = tomllib.loads(TOML)
     expected["optim"]["deep"]["lr"], expected["name"] = 0.5, 'a "b"\n\x7f\\ é'
     text = changed_config(path, ["optim.deep.lr=0.5", 'name=a "b"\n\x7f\\ é'])
@@ -82,8 +82,8 @@ def test_the_keys_of_a_config_are_fields(tmp_path: Path) -> None:
     path = tmp_path / "base.yaml"
     path.write_text(BASE)
     keys = keys_of_config(path, "base.yaml")
-    assert keys is not None and {argument.field.source for argument in keys.arguments} == {"base.yaml"}
-    found = {argument.field.name: argument.field.default for argument in keys.arguments}
+    assert keys is not None and {argument.source for argument in keys.arguments} == {"base.yaml"}
+    found = {argument.name: argument.default for argument in keys.arguments}
     betas = (0.9, 0.99)
     assert found == {"optim.lr": 0.1, "optim.betas": betas, "optim.warmup": None, "name": "small", "steps": 3}
 

@@ -16,7 +16,6 @@ from nbtools.errors import ConfigError
 from nbtools.script.arguments.arguments import Argument, ScriptArguments
 from nbtools.script.arguments.command_line import parse_words
 from nbtools.script.arguments.glance import glance
-from nbtools.script.field import Field
 
 from asking import asked, script_of
 
@@ -139,7 +138,7 @@ def test_words_that_equal_a_default_stay_as_they_are(name: str, words: str, edit
 def test_a_value_of_the_configurator_stays_behind_its_config_file() -> None:
     script = glance(ZOO / "nanogpt.py")
     line = parse_words(script, ["config/small.py", "--beta2=0.95", "--unknown"])
-    assert line.values["beta2"] == next(a.field.default for a in script.arguments if a.field.name == "beta2")
+    assert line.values["beta2"] == next(a.default for a in script.arguments if a.name == "beta2")
     edited = line.edited({"learning_rate": 0.5})
     assert edited == ["config/small.py", "--beta2=0.95", "--unknown", "--learning_rate=0.5"]
 
@@ -147,13 +146,13 @@ def test_a_value_of_the_configurator_stays_behind_its_config_file() -> None:
 # --- single rules ---------------------------------------------------------------------------------
 
 
-LR = Argument(Field("lr", types=(float,), default=0.1), flags=("--lr",))
-SIZE = Argument(Field("size", types=(int,), default=8), flags=("--batch-size", "-b"))
-DATA = Argument(Field("data", types=(str,), is_required=True))
-POS = Argument(Field("pos", types=(str,), default=None), nargs="?")
-MORE = Argument(Field("more", types=(tuple[str, ...],), default=()), nargs="*")
-REST = Argument(Field("rest", types=(tuple[str, ...],), default=()), nargs="...")
-TRAIN, SCORE = (Argument(Field(name), flags=(f"--{name}",), command=(name,)) for name in ("train", "score"))
+LR = Argument("lr", types=(float,), default=0.1, flags=("--lr",))
+SIZE = Argument("size", types=(int,), default=8, flags=("--batch-size", "-b"))
+DATA = Argument("data", types=(str,), is_required=True)
+POS = Argument("pos", types=(str,), default=None, nargs="?")
+MORE = Argument("more", types=(tuple[str, ...],), default=(), nargs="*")
+REST = Argument("rest", types=(tuple[str, ...],), default=(), nargs="...")
+TRAIN, SCORE = (Argument(name, flags=(f"--{name}",), command=(name,)) for name in ("train", "score"))
 COMMANDS = (("train",), ("score",))
 
 
@@ -204,8 +203,8 @@ def test_a_new_option_stands_before_an_argument_that_takes_the_rest() -> None:
 
 
 def test_pairs_stand_behind_all_others_as_python_literals() -> None:
-    keys = [Field("A.GPUS", types=(tuple[int, ...],), default=(0,)), Field("A.NAME"), Field("A.LR", types=(float,))]
-    pairs = (Argument(field, flags=(field.name,), action="pair") for field in keys)
+    kinds = {"A.GPUS": tuple[int, ...], "A.NAME": str, "A.LR": float}
+    pairs = [Argument(name, types=(kind,), flags=(name,), action="pair") for name, kind in kinds.items()]
     line = parse_words(script_of(LR, *pairs), ["--lr", "2", "A.LR", "3", "A.NEW", "7"])
     assert (line.values, line.rest) == ({"lr": 2.0, "A.LR": 3.0}, ["A.NEW", "7"])
     words = line.edited({"A.NAME": "1 b", "A.GPUS": (2, 3), "A.LR": -0.5})

@@ -36,7 +36,7 @@ def read(tmp_path: Path) -> Read:
 
 
 def names(found: ScriptArguments) -> list[str]:
-    return [argument.field.name for argument in found.arguments]
+    return [argument.name for argument in found.arguments]
 
 
 @pytest.mark.parametrize(
@@ -60,7 +60,7 @@ def test_a_literal_argument_is_a_row_before_the_program_was_asked(
     words: str, types: Any, default: Any, default_text: str, choices: Any, read: Read
 ) -> None:
     found = read(f"WIDTH, NAME = 64, 'base'\n{HEAD}parser.add_argument('--x', {words})\n{TAIL}")
-    (field,) = (argument.field for argument in found.arguments)
+    (field,) = found.arguments
     assert (field.types, field.default, field.default_text, field.choices) == (types, default, default_text, choices)
     assert (field.source, found.is_complete, found.can_ask) == ("train.py:4", False, True)
 
@@ -69,12 +69,12 @@ def test_what_argparse_would_refuse_or_answer_itself_is_no_row(read: Read) -> No
     wrong = ("'--a', nargs=0", "'--b', action='nonsense'", "'-c', 'd'", "UNKNOWN", "'--h', action='version'")
     large = "'--x', nargs=1000000000, help='%(default)999999999s 50% of'"
     found = read(HEAD + "".join(f"parser.add_argument({words})\n" for words in (*wrong, large)) + TAIL)
-    assert [argument.field.help for argument in found.arguments] == ["%(default)999999999s 50% of"]
+    assert [argument.help for argument in found.arguments] == ["%(default)999999999s 50% of"]
 
 
 @pytest.mark.parametrize("name", ["--api-key", "--hf_token", "--tokenizer"])
 def test_names_of_secrets_are_marked(name: str, read: Read) -> None:
-    (field,) = (a.field for a in read(f"{HEAD}parser.add_argument({name!r})\n{TAIL}").arguments)
+    (field,) = read(f"{HEAD}parser.add_argument({name!r})\n{TAIL}").arguments
     assert field.is_secret is (name != "--tokenizer")
 
 
@@ -92,7 +92,7 @@ def test_a_parser_in_a_module_of_the_project_can_be_asked(read: Read) -> None:
 def test_a_script_in_another_encoding_is_read(tmp_path: Path) -> None:
     text = f"# coding: latin-1\n{HEAD}parser.add_argument('--x', help='Größe')\n{TAIL}"
     (tmp_path / "train.py").write_bytes(text.encode("latin-1"))
-    assert glance(tmp_path / "train.py").arguments[0].field.help == "Größe"
+    assert glance(tmp_path / "train.py").arguments[0].help == "Größe"
 
 
 @pytest.mark.parametrize(

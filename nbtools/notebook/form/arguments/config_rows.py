@@ -1,7 +1,6 @@
 """The keys of the config files that a program's arguments name, with changes that go into copies of the files."""
 
 from collections.abc import Iterable
-from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -71,10 +70,10 @@ def _keys(files: tuple[tuple[str, Path, int], ...], main: str) -> ScriptArgument
     for word, path, _ in files:
         keys = keys_of_config(path, path.name)
         for argument in keys.arguments if keys else ():
-            field, full = argument.field, f"{word}:{argument.field.name}"
-            group = field.group if len(files) == 1 else " · ".join(filter(None, (path.name, field.group)))
-            name, flags = (field.name, (field.name, full)) if word == main else (full, (full,))
-            found.append(replace(argument, field=field.replace(name=name, group=group), flags=flags))
+            full = f"{word}:{argument.name}"
+            group = argument.group if len(files) == 1 else " · ".join(filter(None, (path.name, argument.group)))
+            name, flags = (argument.name, (argument.name, full)) if word == main else (full, (full,))
+            found.append(argument.replace(name=name, group=group, flags=flags))
     names = dict.fromkeys(path.name for _, path, _ in files)
     return ScriptArguments(Path(", ".join(names)), "config file", tuple(found), is_complete=True)
 

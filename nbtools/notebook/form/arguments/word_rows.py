@@ -75,7 +75,7 @@ class WordRows:
     def value(self, argument: Argument) -> Any:
         """Return the value that the words give to an argument, else its default."""
         assert self._line is not None
-        return self._line.values.get(argument.field.name, argument.field.default)
+        return self._line.values.get(argument.name, argument.default)
 
     def _draw(self, found: ScriptArguments, label: str) -> None:
         self.rows = {}
@@ -83,8 +83,8 @@ class WordRows:
         groups: dict[str, list[FieldRow]] = {}
         for argument in found.arguments:
             line = FieldRow(_described(argument), self._guarded(self._edited), SHELL)
-            self.rows[argument.field.name] = line
-            title = " · ".join(filter(None, (label, argument.field.group))) or "Arguments"
+            self.rows[argument.name] = line
+            title = " · ".join(filter(None, (label, argument.group))) or "Arguments"
             groups.setdefault(title, []).append(line)
         self.sections = Sections(_columns([Section(title, rows) for title, rows in groups.items()]))
         self._body.children = (self.sections.columns,) if self.rows else ()
@@ -96,7 +96,7 @@ class WordRows:
             self._commands.options = [(" ".join(path) or "none", path) for path in ((), *found.commands)]
             self.command.value = self._line.command
             for argument in found.arguments:
-                shown, value = self.rows[argument.field.name], self.value(argument)
+                shown, value = self.rows[argument.name], self.value(argument)
                 shown.hide_secret(value)
                 shown.value = value
         self._mark({})
@@ -108,7 +108,7 @@ class WordRows:
         values: dict[str, Any] = {}
         wrong: dict[str, str] = {}
         for argument in filter(self._is_used, self._line.script.arguments):
-            name, line = argument.field.name, self.rows[argument.field.name]
+            name, line = argument.name, self.rows[argument.name]
             try:
                 values[name] = None if line.is_missing else line.value
                 if not line.is_missing and not is_same(values[name], self.value(argument)):
@@ -144,20 +144,19 @@ class WordRows:
         self.mistakes |= {self._name: problem} if problem else {}
         script, (values, _) = self._line.script, read_values(self.rows)
         changed, usual = dict[str, str](), set[str]()
-        groups = [argument for argument in script.arguments if argument.field.group == CONFIG_GROUP]
-        other_choices = [argument.field for argument in groups if self.value(argument) != argument.field.default]
+        groups = [argument for argument in script.arguments if argument.group == CONFIG_GROUP]
+        other_choices = [argument for argument in groups if self.value(argument) != argument.default]
         for argument in script.arguments:
-            field = argument.field
-            differs = values.get(field.name, ...) != field.default  # a wrong one differs
-            if differs and not field.is_required:
-                known = MASK if field.is_secret and field.default else shown(field.default, 60)
-                changed[field.name] = f"default: {field.default_text or known}"
-            elif told := _of_other_choice(field, other_choices):
-                changed[field.name] = told
-            is_own = field.source.partition(":")[0] in script.script.name.split(", ")
-            if len(script.arguments) <= _FEW or is_own or differs or field.is_required:
-                usual.add(field.name)
-        self.sections.mark(wrong, changed, usual, {a.field.name for a in script.arguments if not self._is_used(a)})
+            differs = values.get(argument.name, ...) != argument.default  # a wrong one differs
+            if differs and not argument.is_required:
+                known = MASK if argument.is_secret and argument.default else shown(argument.default, 60)
+                changed[argument.name] = f"default: {argument.default_text or known}"
+            elif told := _of_other_choice(argument, other_choices):
+                changed[argument.name] = told
+            is_own = argument.source.partition(":")[0] in script.script.name.split(", ")
+            if len(script.arguments) <= _FEW or is_own or differs or argument.is_required:
+                usual.add(argument.name)
+        self.sections.mark(wrong, changed, usual, {a.name for a in script.arguments if not self._is_used(a)})
 
 
 def _of_other_choice(field: Field, groups: Iterable[Field]) -> str:
@@ -170,11 +169,10 @@ def _of_other_choice(field: Field, groups: Iterable[Field]) -> str:
 
 def _described(argument: Argument) -> Field:
     """Return the field of a row: its note has the type and the line of the source beside the help."""
-    field = argument.field
-    types = ", ".join("none" if kind is NoneType else element_type(kind).__name__ for kind in field.types)
-    types += ", several as in a shell" if is_list(field) else ""
-    source = f" ({field.source})" if field.source else ""
-    return field.replace(help=f"{field.help}{source}".strip(), unit=field.unit or types)
+    types = ", ".join("none" if kind is NoneType else element_type(kind).__name__ for kind in argument.types)
+    types += ", several as in a shell" if is_list(argument) else ""
+    source = f" ({argument.source})" if argument.source else ""
+    return argument.replace(help=f"{argument.help}{source}".strip(), unit=argument.unit or types)
 
 
 def _columns(sections: Iterable[Section]) -> list[list[Section]]:
