@@ -2,7 +2,7 @@
 
 import re
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Literal, Self
 
 from pydantic import model_validator
 
@@ -13,7 +13,7 @@ from nbtools.data.algorithm_distillation.histories import HistoryMetadata, check
 from nbtools.data.algorithm_distillation.learners import Learner
 from nbtools.errors import ConfigError, DataError, shown
 from nbtools.recipes import activations, built_models
-from nbtools.recipes.recipe import Preset, Recipe, SampleCounts, Source
+from nbtools.recipes.recipe import Recipe, SampleCounts, Source
 from nbtools.settings import setting
 
 EVALUATION_HISTORIES = 4
@@ -256,18 +256,6 @@ def _count_samples(config: AlgorithmDistillationConfig, root: Path | None) -> Sa
     return SampleCounts(num_train * config.windows_per_history, (num_unseen - num_test) * windows, num_test * windows)
 
 
-def _gpu_preset(num_gpus: int, batch_size: int, accumulation: int, precision: str) -> Preset:
-    """A preset for several GPUs; `batch_size` is per GPU."""
-    values: dict[str, Any] = {"batch_size": batch_size, "gradient_accumulation_steps": accumulation, "epochs": 100_000}
-    values |= {"max_steps": 50_000, "checkpoint_epochs": False, "learning_rate": 3e-4, "lr_schedule": "cosine"}
-    values |= {"warmup_ratio": 0.02, "precision": precision, "num_workers": 4, "log_every": 100, "eval_every": 1000}
-    values |= {"checkpoint_every": 1000, "num_histories": 100, "num_episodes": 50, "num_layers": 4, "dropout": 0.1}
-    values |= {"sequence_length": 240}
-    return Preset(f"{num_gpus} GPUs, {batch_size} windows of 12 episodes on each", num_gpus, values)
-
-
-_CPU_DEMO: dict[str, Any] = {"batch_size": 16, "epochs": 20, "max_steps": 1000, "checkpoint_epochs": False}
-_CPU_DEMO |= {"learning_rate": 2e-3, "eval_every": 250, "checkpoint_every": 250}
 _FIELDS = tuple(AlgorithmDistillationConfig.__annotations__)
 _DATA_FIELDS = _FIELDS[: _FIELDS.index("num_layers")]
 
@@ -276,12 +264,6 @@ RECIPE = Recipe(
     title="Algorithm distillation",
     summary="Train a causal transformer on learning histories; it then finds unseen goals by learning in context.",
     config_class=AlgorithmDistillationConfig,
-    presets={
-        "cpu_demo": Preset("Two CPU cores, two minutes, no download", 2, _CPU_DEMO, gpus=()),
-        "2gpu": _gpu_preset(2, 512, 1, "fp16"),
-        "4gpu": _gpu_preset(4, 256, 1, "bf16"),
-        "8gpu": _gpu_preset(8, 128, 2, "bf16"),
-    },
     best_by="eval/return_last",
     lower_is_better=False,
     num_parameters=_num_parameters,

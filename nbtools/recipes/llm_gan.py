@@ -1,7 +1,7 @@
 """LLM GAN, a generator against a judge (both language models): config, presets, data and sizes."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal, Self
 
@@ -13,7 +13,7 @@ from nbtools.data.first_rows import FirstRows
 from nbtools.data.llm_gan import stories
 from nbtools.errors import Say, shown
 from nbtools.recipes import activations, built_models, lora, named_model, text_data
-from nbtools.recipes.recipe import Preset, Recipe, SampleCounts, Source
+from nbtools.recipes.recipe import Recipe, SampleCounts, Source
 from nbtools.settings import setting
 
 NUM_SPECIAL_TOKENS = 3
@@ -252,25 +252,6 @@ def _count_samples(config: LLMGANConfig, root: Path | None) -> SampleCounts | No
     return SampleCounts.of(map(len, parts), note)
 
 
-def _guide_preset(description: str, nproc_per_node: int | None, values: Mapping[str, object]) -> Preset:
-    """A preset with Llamas of a billion weights as generator and judge."""
-    # 32 on each GPU: a table of 4 x 512 tokens x 128,256 words in fp32 takes a gigabyte, and a step needs several.
-    shared: dict[str, object] = {"dataset": stories.TOPICS, "model_name": "meta-llama/Llama-3.2-1B-Instruct"}
-    shared |= {"judging": "verdicts", "sequence_length": 512, "prompt_length": 128, "max_judge_tokens": 1024}
-    shared |= {"temperature": 0.8, "learning_rate": 1e-5, "warmup_learning_rate": 1e-5, "judge_learning_rate": 1e-5}
-    shared |= {"lr_schedule": "constant", "precision": "bf16", "gradient_checkpointing": True, "batch_size": 4}
-    shared |= {"gradient_accumulation_steps": 8, "generator_warmup_steps": 0, "judge_warmup_steps": 50}
-    shared |= {"judge_steps": 1, "log_every": 1, "eval_samples": 64}
-    models = "Llama 3.2 1B as generator and as judge with verdicts"
-    return Preset(f"{description}, {models}", nproc_per_node, {**shared, **values})
-
-
-_CPU_DEMO: dict[str, Any] = {"batch_size": 128, "epochs": 10, "max_steps": 270, "generator_warmup_steps": 10}
-_CPU_DEMO |= {"judge_warmup_steps": 100, "learning_rate": 3e-4, "lr_schedule": "constant", "eval_every": 20}
-_CPU_DEMO |= {"checkpoint_every": 100, "checkpoint_epochs": False, "kl_to_start": True}
-_TEST: dict[str, Any] = {"dataset": stories.TOPICS, "min_chars": 40, "max_chars": 200, "vocab_size": 1000}
-_TEST |= {"sequence_length": 24, "prompt_length": 8, "batch_size": 32, "epochs": 5, "generator_warmup_steps": 60}
-_TEST |= {"judge_warmup_steps": 30, "learning_rate": 3e-4, "eval_every": 25, "eval_samples": 256}
 _DATA_FIELDS = (
     "dataset", "text_col", "prompt_cols", "min_chars", "max_chars",
     "short_texts", "clean", "num_sequences", "num_symbols",
@@ -281,20 +262,6 @@ RECIPE = Recipe(
     title="Generator against judge",
     summary="Train a language model against a judge that tells its texts from human ones.",
     config_class=LLMGANConfig,
-    presets={
-        "cpu_demo": Preset(
-            "Two CPU cores, two minutes, a Markov chain with known likelihood, no download", 2, _CPU_DEMO, gpus=()
-        ),
-        "test": Preset(
-            "2 processes, one minute on two CPU cores, 5 epochs of the text that ships with Python, small GPT-2s",
-            2,
-            _TEST,
-        ),
-        "small": _guide_preset("4 GPUs, 20 epochs", 4, {"epochs": 20}),
-        "full": _guide_preset(
-            "All GPUs, 100 epochs, checkpoints every 20 steps", None, {"epochs": 100, "checkpoint_every": 20}
-        ),
-    },
     num_parameters=_num_parameters,
     activation_bytes=_activation_bytes,
     source=_source,

@@ -13,7 +13,7 @@ from nbtools.data.first_rows import FirstRows
 from nbtools.data.masked_diffusion import pairs
 from nbtools.errors import ConfigError, DataError
 from nbtools.recipes import activations, built_models, lora, text_data
-from nbtools.recipes.recipe import Preset, Recipe, SampleCounts, Source
+from nbtools.recipes.recipe import Recipe, SampleCounts, Source
 from nbtools.rundir.json_files import read_small
 from nbtools.settings import setting
 
@@ -236,39 +236,11 @@ def _counted_pairs(sources: list[tables.Source], config: MaskedDiffusionConfig) 
     return SampleCounts.of(map(len, parts), pairs.repeated_prompts(found))
 
 
-def _llada(num_gpus: int) -> Preset:
-    """A preset to fine-tune LLaDA-8B on `num_gpus` GPUs."""
-    values: dict[str, Any] = {"batch_size": 1, "epochs": 5, "learning_rate": 1e-5, "precision": "bf16"}
-    values |= {"model_name": "GSAI-ML/LLaDA-8B-Instruct", "sequence_length": 4096, "gradient_checkpointing": True}
-    values |= {"eval_draws": 128, "sample_block_length": 32, "strategy": "fsdp"}
-    described = f"Fine-tunes LLaDA-8B on {num_gpus} GPUs of 141 GB, total batch {num_gpus}; set dataset to the text"
-    return Preset(described, num_gpus, values)
-
-
-# Confidence-based remasking makes so small a model repeat itself; random remasking at 0.5 reads better.
-_CPU_DEMO: dict[str, Any] = {"batch_size": 16, "epochs": 20, "max_steps": 1000, "checkpoint_epochs": False}
-_CPU_DEMO |= {"learning_rate": 3e-3, "vocab_size": 128, "eval_draws": 1024, "remasking": "random", "temperature": 0.5}
-_PRETRAINING_8GPU: dict[str, Any] = {"batch_size": 16, "gradient_accumulation_steps": 4, "epochs": 1}
-_PRETRAINING_8GPU |= {"learning_rate": 4e-4, "lr_schedule": "cosine", "warmup_ratio": 0.02, "weight_decay": 0.1}
-_PRETRAINING_8GPU |= {"precision": "bf16", "num_layers": 24, "num_heads": 16, "hidden_size": 1024}
-_PRETRAINING_8GPU |= {"sequence_length": 1024, "vocab_size": 50_000, "tokenizer": "words", "eval_every": 500}
-_PRETRAINING_8GPU |= {"checkpoint_every": 1000, "num_workers": 2}
-
 RECIPE = Recipe(
     key="masked_diffusion",
     title="Masked diffusion",
     summary="Train or fine-tune a language model that generates text by unmasking tokens in any order (LLaDA).",
     config_class=MaskedDiffusionConfig,
-    presets={
-        "cpu_demo": Preset("Two CPU cores, 1 to 2 minutes, characters as tokens, no download", 2, _CPU_DEMO, gpus=()),
-        "shakespeare_2gpu": _llada(2),
-        "shakespeare_4gpu": _llada(4),
-        "pretraining_8gpu": Preset(
-            "8 GPUs, total batch 512 of 1024 tokens, 266 M parameters from scratch; set dataset to a prepared folder",
-            8,
-            _PRETRAINING_8GPU,
-        ),
-    },
     num_parameters=text_data.num_parameters_of,
     # Half of the tokens are masked on average.
     activation_bytes=lambda config, precision: activations.text_bytes(config, precision, 0.5),

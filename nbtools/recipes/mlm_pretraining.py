@@ -1,15 +1,14 @@
 """BERT-style masked language modelling: its config, presets and sizes."""
 
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Literal, Self
 
 from pydantic import model_validator
 
 from nbtools.config import TrainConfig, beta, num_evaluated_samples
 from nbtools.data import corpus
-from nbtools.errors import plural
 from nbtools.recipes import activations, built_models, lora, text_data
-from nbtools.recipes.recipe import Preset, Recipe, SampleCounts
+from nbtools.recipes.recipe import Recipe, SampleCounts
 from nbtools.settings import setting
 
 _DATA_FIELDS = ("dataset", "max_samples", "streaming", "min_words", "clean", "special_tokens")
@@ -88,55 +87,11 @@ def _count_samples(config: MLMPretrainingConfig, root: Path | None) -> SampleCou
     return None if config.tokenizer == "byte_bpe" else text_data.count_samples(config, root, corpus.num_words)
 
 
-def _gpu_preset(
-    use: str, total_batch: int, num_gpus: int, shape: tuple[int, int, int], *, epochs: int, lr: float, samples: int
-) -> Preset:
-    """A preset on `num_gpus` GPUs that share `total_batch`, of `shape` (layers, heads, width)."""
-    values = {"batch_size": total_batch // num_gpus, "epochs": epochs, "learning_rate": lr, "precision": "bf16"}
-    values |= {"dataset": "hf", "max_samples": samples}
-    values |= dict(zip(("num_layers", "num_heads", "hidden_size"), shape, strict=True))
-    values |= {"sequence_length": 128, "vocab_size": 10_000}
-    # About four times per epoch: a document of C4 fills about three sequences.
-    every = round(3 * samples / total_batch / 4, -2)
-    values |= {"eval_every": int(every), "checkpoint_every": int(every)}
-    real = "base_8gpu" if num_gpus > 4 else "base_1gpu"
-    small = f"width {shape[2]} as in the older program of this preset (for real use: {real})"
-    return Preset(f"{use}, {small}; downloads {samples:,} documents of C4", num_gpus, values)
-
-
-def _base_preset(num_gpus: int, batch_size: int, accumulated: int) -> Preset:
-    """A preset of ModernBERT-base's shape (Warner et al. 2024, arXiv 2412.13663): 149 million weights."""
-    values: dict[str, Any] = {"batch_size": batch_size, "gradient_accumulation_steps": accumulated}
-    values |= {"tokenizer": "byte_bpe"}
-    values |= {"dataset": "hf", "max_samples": 10_000_000, "vocab_size": 50_000, "sequence_length": 512}
-    values |= {"num_layers": 22, "num_heads": 12, "hidden_size": 768, "mask_probability": 0.3, "warmup_ratio": 0.06}
-    values |= {"learning_rate": 5e-4, "precision": "bf16", "num_workers": 4}
-    values |= {"eval_every": 1000, "checkpoint_every": 1000}
-    use = f"{plural(num_gpus, 'GPU')}, a ModernBERT-base of 149 M parameters, total batch 512 of 512 tokens"
-    return Preset(f"{use}; downloads 10,000,000 documents of C4", num_gpus, values)
-
-
-_CPU_DEMO: dict[str, Any] = {"batch_size": 16, "epochs": 20, "max_steps": 600, "checkpoint_epochs": False}
-_CPU_DEMO |= {"learning_rate": 3e-3, "hidden_size": 128}
-
 RECIPE = Recipe(
     key="mlm_pretraining",
     title="Masked language modelling",
     summary="Pretrain a small bidirectional encoder to fill in masked words.",
     config_class=MLMPretrainingConfig,
-    presets={
-        "cpu_demo": Preset("Two CPU cores, one to two minutes, no download", 2, _CPU_DEMO, gpus=()),
-        "h200_8gpu_fast": _gpu_preset("8 H200, fast", 512, 8, (4, 4, 8), epochs=3, lr=5e-5, samples=500_000),
-        "h200_8gpu_standard": _gpu_preset("8 H200, standard", 256, 8, (6, 8, 16), epochs=5, lr=3e-5, samples=1_000_000),
-        "h200_8gpu_quality": _gpu_preset(
-            "8 H200, best quality", 128, 8, (8, 12, 24), epochs=10, lr=2e-5, samples=2_000_000
-        ),
-        "4gpu_standard": _gpu_preset("4 GPUs", 128, 4, (4, 4, 8), epochs=5, lr=3e-5, samples=500_000),
-        "2gpu_standard": _gpu_preset("2 GPUs", 64, 2, (4, 4, 8), epochs=5, lr=3e-5, samples=500_000),
-        "1gpu_standard": _gpu_preset("1 GPU", 16, 1, (4, 4, 8), epochs=5, lr=3e-5, samples=250_000),
-        "base_8gpu": _base_preset(8, 64, 1),
-        "base_1gpu": _base_preset(1, 64, 8),
-    },
     num_parameters=text_data.num_parameters_of,
     activation_bytes=lambda config, precision: activations.text_bytes(config, precision, config.mask_probability),
     source=text_data.text_source,

@@ -2,8 +2,11 @@
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any, NamedTuple, Self
+
+import yaml
 
 from nbtools.config import Launch, TrainConfig
 from nbtools.data.first_rows import FirstRows
@@ -15,10 +18,10 @@ class Preset:
     """Named values of a recipe: its devices, and the values that differ from the config's defaults."""
 
     description: str
-    nproc_per_node: int | None
-    """None for all GPUs of the machine that launches, or one process without a GPU."""
     values: Mapping[str, Any]
-    gpus: tuple[int, ...] | None = None
+    nproc_per_node: int | None = None
+    """None for all GPUs of the machine that launches, or one process without a GPU."""
+    gpus: Sequence[int] | None = None
 
 
 @dataclass(frozen=True)
@@ -55,8 +58,6 @@ class Recipe:
     title: str
     summary: str
     config_class: type[TrainConfig]
-    presets: Mapping[str, Preset]
-    """Presets by name; a new form starts with the first one."""
     num_parameters: Callable[[Any, int | None], int | None]
     """(config, actual vocabulary size or None) -> all weights; None for a pretrained model of unknown size."""
     source: Callable[[Any, Path | None], Source]
@@ -85,6 +86,11 @@ class Recipe:
     refuse: Callable[[Any], None] = lambda config: None
     """(config) -> raises ConfigError if the config lacks a consent of the user, before anything starts."""
 
+    @cached_property
+    def presets(self) -> Mapping[str, Preset]:
+        """Presets by name; a new form starts with the first one."""
+        return {name: Preset(**told) for name, told in _told_presets()[self.key].items()}
+
     @property
     def choice(self) -> str:
         """Text on the metric that chooses the best checkpoint, such as "lowest eval/loss"."""
@@ -102,6 +108,13 @@ class Recipe:
         preset = self.presets[name]
         launch = Launch(nproc_per_node=preset.nproc_per_node or "gpu", gpus=preset.gpus)
         return self.config_class(**preset.values), launch
+
+
+@cache
+def _told_presets() -> Any:
+    """Return the content of presets.yaml, by the key of the recipe and the name of the preset."""
+    text = Path(__file__).with_name("presets.yaml").read_text(encoding="utf-8")
+    return yaml.load(text, getattr(yaml, "CSafeLoader", yaml.SafeLoader))  # libyaml takes a tenth of the time
 
 
 class Recipes(dict[str, Recipe]):

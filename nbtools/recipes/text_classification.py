@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Literal, Self
 
 from pydantic import ValidationInfo, field_validator, model_validator
 
@@ -12,9 +12,9 @@ from nbtools.data.first_rows import FirstRows
 from nbtools.data.text_classification.coded_texts import Columns, usual_targets
 from nbtools.data.text_classification.codes import HISCO_BLOCK, MISSING, SEPARATOR
 from nbtools.data.text_classification.samples import Samples, read_samples
-from nbtools.errors import plural, shown
+from nbtools.errors import shown
 from nbtools.recipes import activations, built_models, lora, named_model, text_data
-from nbtools.recipes.recipe import Preset, Recipe, SampleCounts, Source
+from nbtools.recipes.recipe import Recipe, SampleCounts, Source
 from nbtools.settings import setting
 
 HASH_FUNCTIONS = 8
@@ -229,18 +229,6 @@ def _count_samples(config: TextClassificationConfig, root: Path | None) -> Sampl
     return SampleCounts.of(map(len, rows), "; ".join(samples.notes))
 
 
-def _gpu_preset(num_gpus: int, total_batch: int, epochs: int, seq2seq_weight: float) -> Preset:
-    """A preset on `num_gpus` GPUs that share `total_batch`: OccCANINE's settings for its training or finetuning."""
-    values: dict[str, Any] = {"clean": "light", "batch_size": total_batch // num_gpus, "epochs": epochs}
-    values |= {"learning_rate": 2e-5, "warmup_ratio": 0.0, "precision": "bf16", "num_workers": 4, "log_every": 100}
-    values |= {"eval_every": 1000, "checkpoint_every": 1000, "model_name": "google/canine-s", "num_decoder_layers": 3}
-    values |= {"num_decoder_heads": 8, "sequence_length": 128, "dropout": 0.1, "seq2seq_weight": seq2seq_weight}
-    return Preset(f"{plural(num_gpus, 'GPU')}, CANINE-s, total batch {total_batch}", num_gpus, values)
-
-
-# At full weight the flat head dominates the clipped gradient, and the decoder learns later.
-_CPU_DEMO: dict[str, Any] = {"batch_size": 32, "epochs": 20, "max_steps": 400, "checkpoint_epochs": False}
-_CPU_DEMO |= {"learning_rate": 2e-3, "hidden_size": 128, "max_codes": 2, "flat_loss_scale": 10.0}
 _DATA_FIELDS = (
     "dataset", "text_col", "target_cols", "lang_col", "formatter", "key", "label_separator", "missing_labels",
     "skip_unlabelled", "max_codes", "train_data", "val_data", "validation_share", "clean",
@@ -251,11 +239,6 @@ RECIPE = Recipe(
     title="Text classification",
     summary="Assign one or several codes to short texts, read character by character (CANINE).",
     config_class=TextClassificationConfig,
-    presets={
-        "cpu_demo": Preset("Two CPU cores, two minutes, generated occupations, no download", 2, _CPU_DEMO, gpus=()),
-        **{f"mixer_{n}gpu": _gpu_preset(n, 512, 50, 0.5) for n in (1, 2, 4)},
-        **{f"finetune_{n}gpu": _gpu_preset(n, 128, 5, 0.1) for n in (1, 2, 4)},
-    },
     num_parameters=_num_parameters,
     activation_bytes=_activation_bytes,
     source=_source,

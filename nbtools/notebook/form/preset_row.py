@@ -59,5 +59,5 @@ class PresetRow:
 
 def _need(preset: Preset, num_gpus: int) -> str:
     """Return why a preset is out of reach of this machine; empty if it is not."""
-    wanted = 0 if preset.gpus == () else preset.nproc_per_node or 1
+    wanted = 0 if preset.gpus == [] else preset.nproc_per_node or 1
     return f"needs {plural(wanted, 'GPU')}, this machine has {num_gpus or 'none'}" if wanted > num_gpus else ""
