@@ -139,7 +139,8 @@ class Launch(Settings):
 
     nproc_per_node: int | Literal["gpu"] = setting(
         1,
-        "Processes on this machine, one per GPU when it has any; gpu for one per GPU of the machine that launches.",
+        "Processes on this machine, or on each node of a Slurm job, one per GPU when it has any; gpu for one per GPU "
+        "of the machine that launches.",
         "processes",
         basic=True,
     )
@@ -150,7 +151,8 @@ class Launch(Settings):
     )
     nnodes: int = setting(
         1,
-        "Machines, with nproc_per_node processes each; the launch tells the command that each further one needs.",
+        "Machines, or nodes of a Slurm job, with nproc_per_node processes each; without Slurm the launch tells the "
+        "command that each further one needs.",
         "machines",
         ge=1,
         le=_MOST_MACHINES,

@@ -27,6 +27,7 @@ from nbtools.launcher.placement import check_host_name
 from nbtools.machine import processes, slurm
 from nbtools.machine.devices import Device, devices, driver_version, num_cores
 from nbtools.project import find_project, lost_target
+from nbtools.rundir.json_files import read_json
 from nbtools.script.torchrun import ON_ONE_MACHINE
 from nbtools.user_config import config_folder
 
@@ -34,6 +35,11 @@ _PROBE_TIMEOUT_S = 180
 _GPU_TESTS = Path(__file__).parents[2] / "tests" / "gpu"
 _GPU_TESTS_S, _LAST_TEST_S = 600, 60
 _STOPPED = 124  # of timeout
+_FRONT_ENDS = {
+    "widgets": ("ipywidgets", "@jupyter-widgets/jupyterlab-manager", 3, "no form, no panel"),
+    "canvas": ("anywidget", "anywidget", 0, "no panel"),
+}
+"""Package of the kernel, extension of JupyterLab, what its major version is behind by, and what fails without both."""
 
 # Importing torch takes seconds, and a faulty driver can crash it: a subprocess imports it.
 _TORCH_PROBE = """
@@ -70,8 +76,7 @@ def doctor(*, all_reduce: bool = False, notify: bool = False, gpu_tests: bool = 
         _check_gpu_tests(facts["num_gpus"] if isinstance(facts, dict) else 0)
     findings = [
         *_versions(),
-        *_widgets(),
-        *_canvas(),
+        *_front_ends(),
         *_machine(gpus),
         *_torch(gpus, facts),
         *check_host_name(Launch()),
@@ -121,36 +126,23 @@ def _others() -> list[str]:
     return sorted(name for name in found if re.sub(r"[-_.]+", "-", name).lower() != "nbtools-ddp")
 
 
-def _widgets() -> Iterator[Finding]:
-    """Check that kernel and front end have the same protocol: ipywidgets 8 with jupyterlab_widgets 3."""
-    kernel, front_end = _version("ipywidgets"), _version("jupyterlab_widgets")
-    text = f"kernel: ipywidgets {kernel}; front end: jupyterlab_widgets {front_end}"
-    extension = Path(sys.prefix, "share/jupyter/labextensions/@jupyter-widgets/jupyterlab-manager/package.json")
-    if kernel is None:
-        yield warn("widgets", "ipywidgets is not installed: no form, no panel", 'pip install -e ".[notebook]"')
-    elif front_end is None:
-        step = "install jupyterlab_widgets where JupyterLab runs (VS Code and Colab have their own)"
-        yield warn("widgets", f"kernel: ipywidgets {kernel}; no front end in this environment", step)
-    elif int(kernel.split(".")[0]) - int(front_end.split(".")[0]) != 5:
-        yield problem("widgets", f"{text}: incompatible versions", "pip install -U ipywidgets jupyterlab_widgets")
-    elif not extension.is_file():
-        step = "pip install --force-reinstall jupyterlab_widgets"
-        yield warn("widgets", f"{text}, but {extension} is missing", step)
-    else:
-        yield ok("widgets", text)
-
-
-def _canvas() -> Iterator[Finding]:
-    """Check that kernel and server have anywidget; a page without it shows pictures."""
-    if (kernel := _version("anywidget")) is None:
-        yield warn("canvas", "anywidget is not installed: no panel", 'pip install -e ".[notebook]"')
-        return
-    folders = [Path(folder) for folder in _extension_folders()]
-    if not any((folder / "anywidget" / "package.json").is_file() for folder in folders):
-        text = f"kernel: anywidget {kernel}; none of the server's folders has it: {', '.join(map(str, folders))}"
-        yield warn("canvas", text, "pip install anywidget where JupyterLab runs")
-    else:
-        yield ok("canvas", f"anywidget {kernel} in the kernel's environment and in the server's")
+def _front_ends() -> Iterator[Finding]:
+    """Check that kernel and server have the same widgets; a page without anywidget shows pictures."""
+    folders = _extension_folders()
+    for subject, (package, extension, ahead, lost) in _FRONT_ENDS.items():
+        found = [path for folder in folders if (path := Path(folder, extension, "package.json")).is_file()]
+        front_end = str((read_json(found[0]) or {}).get("version")) if found else ""
+        kernel, where = _version(package), f"pip install -U {package} where JupyterLab runs"
+        text = f"kernel: {package} {kernel}"
+        if kernel is None:
+            yield warn(subject, f"{package} is not installed: {lost}", 'pip install -e ".[notebook]"')
+        elif not front_end:
+            step = f"{where} (VS Code and Colab have their own)"
+            yield warn(subject, f"{text}; none of the server's folders has it: {', '.join(folders)}", step)
+        elif not front_end.startswith(f"{int(kernel.partition('.')[0]) - ahead}."):
+            yield problem(subject, f"{text}; front end: {front_end}: incompatible versions", f"{where} and here")
+        else:
+            yield ok(subject, f"{text}; front end: {extension} {front_end}")
 
 
 def _extension_folders() -> list[str]:
@@ -175,9 +167,7 @@ def _machine(gpus: list[Device]) -> Iterator[Finding]:
     else:
         yield ok("gpus", f"driver {driver}, {len(gpus)} visible")
     for gpu in gpus:
-        held = f"held by {', '.join(map(str, gpu.holders))}" if gpu.holders else "free"
-        used = f"{gpu.memory_used_bytes / 2**30:.1f} of {gpu.memory_total_bytes / 2**30:.1f} GiB used"
-        yield ok(f"gpu {gpu.index}", f"{gpu.name}, {used}; {held}")
+        yield ok(f"gpu {gpu.index}", str(gpu))
 
 
 def _run(*command: str) -> subprocess.CompletedProcess[str]:

@@ -61,6 +61,11 @@ class Device:
     compute_capability: tuple[int, int] | None = None
     """(major, minor); None if the driver does not report it."""
 
+    def __str__(self) -> str:
+        used, total = self.memory_used_bytes / 2**30, self.memory_total_bytes / 2**30
+        held = f"held by {', '.join(map(str, self.holders))}" if self.holders else "free"
+        return f"{self.name}, {used:.1f} of {total:.0f} GiB used; {held}"
+
 
 def devices() -> list[Device]:
     """Return the GPUs that this process may use, in order; none without an NVIDIA driver.

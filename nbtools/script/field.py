@@ -50,7 +50,7 @@ class Field:
         return replace(self, **changes)
 
 
-def fields_of(cls: type[Settings], group: str = "") -> dict[str, Field]:
+def fields_of(cls: type[Settings]) -> dict[str, Field]:
     """Return the fields of a class of settings by name."""
     found = {}
     for name, info in cls.model_fields.items():
@@ -63,7 +63,6 @@ def fields_of(cls: type[Settings], group: str = "") -> dict[str, Field]:
             choices=choices,
             help=info.description or "",
             unit=cls.unit(name),
-            group=group,
             source=cls.__name__,
             is_required=required,
             is_basic=cls.is_basic(name),

@@ -47,16 +47,27 @@ def test_a_server_without_anywidget_is_a_warning(tmp_path: Path, monkeypatch: Mo
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     if has_extension:
         (folder := tmp_path / "labextensions/anywidget").mkdir(parents=True)
-        (folder / "package.json").touch()
-    (finding,) = doctor._canvas()
+        (folder / "package.json").write_text('{"version": "0.11.0"}')
+    _, finding = doctor._front_ends()
     assert finding.level == ("ok" if has_extension else "warn")
     assert has_extension or f"none of the server's folders has it: {tmp_path}/labextensions" in finding.text
-    assert has_extension or finding.next_step == "pip install anywidget where JupyterLab runs"
+    assert has_extension or finding.next_step.startswith("pip install -U anywidget where JupyterLab runs")
+
+
+@pytest.mark.parametrize(("version", "level"), [("5.0.16", "ok"), ("4.0.1", "problem")])
+def test_widgets_of_another_protocol_are_a_problem(
+    tmp_path: Path, monkeypatch: MonkeyPatch, version: str, level: str
+) -> None:
+    monkeypatch.setattr(doctor, "_extension_folders", lambda: [str(tmp_path)])
+    monkeypatch.setattr(doctor, "_version", {"ipywidgets": "8.1.9"}.get)
+    (folder := tmp_path / "@jupyter-widgets/jupyterlab-manager").mkdir(parents=True)
+    (folder / "package.json").write_text(f'{{"version": "{version}"}}')
+    assert next(doctor._front_ends()).level == level
 
 
 def test_a_kernel_without_anywidget_is_a_warning_with_the_command(tmp_path: Path, monkeypatch: MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "path", [str(tmp_path)])  # where distributions are looked for
-    (finding,) = doctor._canvas()
+    _, finding = doctor._front_ends()
     assert finding.level == "warn" and finding.text == "anywidget is not installed: no panel"
     assert finding.next_step == 'pip install -e ".[notebook]"'
 

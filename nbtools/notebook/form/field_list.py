@@ -6,7 +6,7 @@ from typing import Any
 
 from nbtools.config import Launch, NotifyOn, Slurm, StopOn, TrainConfig
 from nbtools.launcher.sbatch import site_defaults
-from nbtools.machine.devices import Device, devices
+from nbtools.machine.devices import devices
 from nbtools.notebook.rows.field_rows import FieldRow, FormRow, GPUField, read_values
 from nbtools.script.field import Field, fields_of
 from nbtools.script.program import Program
@@ -16,11 +16,6 @@ Values = dict[str, Any]
 """Values by row: those of a config or a program, `where`, and the fields of `Launch`, `Slurm`, `StopOn`, `NotifyOn`."""
 WHERE, HERE, SLURM = "where", "this machine", "Slurm"
 """The row of `Launch.cluster`, and its choices."""
-_IN_A_JOB = {
-    "nproc_per_node": ("processes per node", "Processes on each node, one per GPU when it has any."),
-    "nnodes": ("nodes", "Nodes of the job, with nproc_per_node processes each."),
-}
-"""Unit and help of the fields of `Launch` that are per node with Slurm."""
 _COMMANDS = "on_end", "notify_with", "args", "resume", "config_values"
 _SHAPES: dict[str, Any] = {"preamble": {"num_lines": 4}, **{key: {"is_command": True} for key in _COMMANDS}}
 """Inputs of fields whose value is lines of text, or a command."""
@@ -38,8 +33,7 @@ class FieldList:
         records = fields_of(cls) | launch | {WHERE: where} | fields_of(Slurm) | fields_of(StopOn)
         records |= {row_name(NotifyOn, name): field for name, field in fields_of(NotifyOn).items()}
         del records["stop_on"], records["notify_on"]
-        self._records = records
-        gpus = [(device.index, _described(device)) for device in devices()]
+        gpus = [(device.index, f"GPU {device.index}: {device}") for device in devices()]
         self.num_gpus = len(gpus)
         """Number of GPUs of this machine."""
         self.rows: dict[str, FormRow] = {}
@@ -56,7 +50,7 @@ class FieldList:
     @property
     def usual(self) -> set[str]:
         """Names of the rows that are shown without unfolding."""
-        usual = {name for name, field in self._records.items() if field.is_basic}
+        usual = {name for name, line in self.rows.items() if line.field.is_basic}
         return usual | {"nnodes"} if self.is_for_slurm else usual
 
     @property
@@ -112,12 +106,6 @@ class FieldList:
         is_for_cpu = read_values({"gpus": self.rows["gpus"]})[0].get("gpus") == ()
         return {**dict(site_defaults()), **({"gpus_per_node": 0} if is_for_cpu else {})}
 
-    def tell_where(self) -> None:
-        """Show in the rows what they mean where the processes run."""
-        for name, (unit, help) in _IN_A_JOB.items():
-            field = self._records[name]
-            self.rows[name].field = field.replace(unit=unit, help=help) if self.is_for_slurm else field
-
 
 def values_of(content: TrainConfig | Program | None, launch: Launch) -> Values:
     """Return the values by row of a config or program and its launch."""
@@ -144,9 +132,3 @@ def row_name(cls: type[Settings], name: str) -> str:
 def _given(cls: type[Settings], values: Mapping[str, Any]) -> Values:
     """Return the values of a class among those of the rows."""
     return {name: values[row_name(cls, name)] for name in cls.model_fields if row_name(cls, name) in values}
-
-
-def _described(device: Device) -> str:
-    free = (device.memory_total_bytes - device.memory_used_bytes) / 2**30
-    held = f", used by {', '.join(map(str, device.holders))}" if device.holders else ""
-    return f"GPU {device.index}: {device.name}, {free:.0f} of {device.memory_total_bytes / 2**30:.0f} GiB free{held}"

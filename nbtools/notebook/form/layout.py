@@ -106,7 +106,6 @@ class FormLayout:
         columns = {COLUMN, *(self.data.column_fields if self.data else ())}
         usual, unused = self._fields.usual, self._fields.unused
         usual, unused = (usual | columns, unused) if self._columns else (usual, unused | {COLUMN})
-        self._fields.tell_where()
         self.sections.mark(wrong, was, usual, unused)
         self._finder.use(self.sections, *(self.arguments.sections if self.arguments else ()))
 

@@ -351,12 +351,9 @@ def commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_rows_of_slurm_are_shown_with_slurm_only(form: nt.ConfigForm) -> None:
     control(form, "More settings").value = True
     assert is_visible(form, control(form, "gpus"))
-    assert "Machines, with nproc_per_node processes each" in text(form)
     assert not any(is_visible(form, control(form, name)) for name in Slurm.model_fields if name != "requeue")
     control(form, "where").value = "Slurm"
     assert not is_visible(form, control(form, "gpus"))
-    assert "Nodes of the job, with nproc_per_node processes each." in text(form)
-    assert "Processes on this machine" not in text(form)
     for name in Slurm.model_fields:
         assert (Slurm.model_fields[name].description or "(undescribed)") in text(form), name
     control(form, "Fewer settings").value = False
