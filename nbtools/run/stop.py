@@ -14,10 +14,10 @@ import psutil
 from nbtools.errors import NbtoolsError, plural
 from nbtools.machine import processes, slurm
 from nbtools.machine.processes import AGENT, LOADER_WORKER, OTHER, RANK, STOP_GRACE_S, SWEEP_GRACE_S, living
-from nbtools.run.records import Records, mapping_at, stop_signal
+from nbtools.run.records import Records, stop_signal
 from nbtools.run.slurm_job import cluster_of, has_ended, is_waiting, job_of, listed_jobs
 from nbtools.rundir.heartbeat import read_heartbeats
-from nbtools.rundir.json_files import read_json, whole, write_json, write_reserved_json
+from nbtools.rundir.json_files import read_json, write_json, write_reserved_json
 from nbtools.rundir.lock import acquire_lock
 from nbtools.rundir.machines import num_machines, record
 from nbtools.rundir.process_identity import ProcessIdentity
@@ -25,7 +25,6 @@ from nbtools.rundir.rundir import RunDir, foreign_owner, goes_on, has_started, i
 from nbtools.rundir.tail import one_line
 
 _STARTS_WITHIN_S = 5.0
-_ASKED = ".asked"
 _CANCELLED_WITHIN_S = 60.0
 """Time in which Slurm ends a cancelled job: by default it kills after 30 s."""
 _READ_WITHIN_S = 1.0
@@ -83,7 +82,7 @@ def stop_processes(run: RunDir, is_over: Callable[[], bool], timeout_s: float) -
     def workers() -> list[psutil.Process]:
         return [process for process in living({*family, *processes.members(run)}) if process != supervisor]
 
-    before, was_over = workers(), is_over()
+    before = workers()
     ranks = {leader} if leader is not None and role == "worker" else {*processes.ranks_among(before).values()}
     kinds = processes.kinds_of(before, ranks)
     asked = [leader] if leader in family else []
@@ -98,7 +97,7 @@ def stop_processes(run: RunDir, is_over: Callable[[], bool], timeout_s: float) -
             family.update(processes.lock_holders(run))  # a supervisor would end them
             asked = processes.outermost(workers())
         number = signal.SIGTERM if supervisor in asked else stop_signal(read_json(run.launch) or {})
-        _ask(run, [process for process in asked if process not in signalled], Counter(kinds.values()), number)
+        _ask(run, [process for process in asked if process not in signalled], number)
         signalled.update(asked)
         return False
 
@@ -120,11 +119,6 @@ def stop_processes(run: RunDir, is_over: Callable[[], bool], timeout_s: float) -
         _record_stop(run)
     left = workers()
     ended = Counter(kind for process, kind in kinds.items() if process not in left)
-    if not was_over and not left:  # of several callers, the first has seen all processes
-        for path in run.ranks.glob(f"*{_ASKED}"):
-            asked_kinds = mapping_at(read_json(path) or {}, "processes")
-            seen = Counter({kind: whole(number) or 0 for kind, number in asked_kinds.items()})
-            ended = max(ended, seen, key=lambda counts: (counts[RANK], counts.total()))
     del ended[AGENT]
     stuck = living([supervisor]) if supervisor is not None and not left and not is_over() else []
     return Ending(ended, (*map(_described, left), *(f"{_described(one)}, the supervisor" for one in stuck)), was_killed)
@@ -152,18 +146,12 @@ def _process_record(run: RunDir) -> dict[str, object]:
     return read_json(run.process) or {}
 
 
-def _ask(
-    run: RunDir, receivers: list[psutil.Process], processes_of_kind: Mapping[str, int], number: signal.Signals
-) -> None:
-    """Send a signal once per process, across all callers: a second one makes torchrun abort its shutdown.
-
-    The mark of that holds the number of processes of each kind, which a later caller sees only in part.
-    """
+def _ask(run: RunDir, receivers: list[psutil.Process], number: signal.Signals) -> None:
+    """Send a signal once per process, across all callers: a second one makes torchrun abort its shutdown."""
     for process in receivers:
         try:
             if foreign_owner(run.path) is None and foreign_owner(run.ranks) is None:
-                (mark := run.ranks / f"{process.pid}{_ASKED}").touch(exist_ok=False)
-                write_json(mark, {"processes": processes_of_kind})
+                (run.ranks / f"{process.pid}.asked").touch(exist_ok=False)
         except FileExistsError:
             continue
         except OSError:

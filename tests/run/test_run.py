@@ -362,29 +362,23 @@ def test_stop_saves_a_checkpoint_and_tells_processes_apart(supervised: Start, wo
     assert members(run.files) == living(started) == []
 
 
-def test_two_callers_of_a_stop_report_the_same_processes(supervised: Start, monkeypatch: MonkeyPatch) -> None:
-    run = supervised(*agent(TRAINER))
+def test_a_second_caller_of_a_stop_signals_no_process_again(supervised: Start, monkeypatch: MonkeyPatch) -> None:
+    run, sent = supervised(*agent(TRAINER)), list[int]()
     at_step(run, 2)
-    reports: list[str] = []
-    ask = stop._ask
+    ask, send = stop._ask, processes.send_signal
 
-    def ask_and_go_on(run: RunDir, receivers: list[psutil.Process], *more: Any) -> None:
-        ask(run, receivers, *more)
-        for process in receivers:
-            process.resume()
+    def send_and_count(process: psutil.Process, number: signal.Signals) -> None:
+        sent.append(process.pid)
+        send(process, number)
 
-    def ask_twice(run: RunDir, receivers: list[psutil.Process], *more: Any) -> None:
-        for process in receivers:  # until the other caller has looked
-            process.suspend()
-        ask(run, receivers, *more)
-        monkeypatch.setattr(stop, "_ask", ask_and_go_on)
-        with monkeypatch.context() as patched:  # another caller comes when the ranks have ended
-            patched.setattr("nbtools.machine.processes.ranks_among", lambda processes: {})
-            reports.append(Run(run.path).stop())
+    def ask_twice(*what: Any) -> None:
+        ask(*what)
+        ask(*what)
 
+    monkeypatch.setattr(processes, "send_signal", send_and_count)
     monkeypatch.setattr(stop, "_ask", ask_twice)
-    reports.append(run.stop())
-    assert [report.rpartition("; ")[2] for report in reports] == ["2 ranks ended", "2 ranks ended"]
+    assert run.stop().startswith("stopped") and run.state is RunState.STOPPED
+    assert len(sent) == 1, "the supervisor, which passes it on"
 
 
 def test_stop_says_what_it_could_not_end(supervised: Start, monkeypatch: MonkeyPatch) -> None:
