@@ -1,7 +1,5 @@
 """Reads the arguments of a program in threads: what is known without running it, and what it answers if it may run."""
 
-import threading
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -50,9 +48,9 @@ class ProgramAnswer:
 class ProgramReader:
     """Keeps the answer to the newest question."""
 
-    def __init__(self, root: Path, on_read: Callable[[], None], on_time: Callable[[str], None]) -> None:
-        """Call `on_read` from a thread after each answer; `on_time` tells how long a program has been asked."""
-        self._root, self._on_time = root, on_time
+    def __init__(self, root: Path, on_read: Callable[[], None], tell: Callable[[str], None]) -> None:
+        """Call `on_read` from a thread after each answer; `tell` says that a program is asked, and nothing after."""
+        self._root, self._tell = root, tell
         self._known, self._told = Background(self._look, on_read), Background(self._ask, on_read)
 
     def question_of(self, program: Program, python: str | None, needs_torch: bool) -> ProgramQuestion | None:
@@ -101,10 +99,9 @@ class ProgramReader:
         return ProgramAnswer(found, "" if python is None else str(python), mistakes, consent)
 
     def _ask(self, question: ProgramQuestion) -> ScriptArguments:
-        """Run a program up to its parser, and tell the time until it answers."""
+        """Run a program up to its parser, and tell so until it answers."""
         assert question.script is not None
-        is_done = threading.Event()
-        threading.Thread(target=self._tell_time, args=(question.script.name, is_done), daemon=True).start()
+        self._tell(f"asking {question.script.name}, for at most {TIME_LIMIT_S:.0f} s")
         try:
             python = self._interpreter(question, may_run=True)
             return ask(question.script, python, question.cwd, question.module)
@@ -112,11 +109,4 @@ class ProgramReader:
             seen = self._look(question).arguments or ScriptArguments(question.script, "")
             return replace(seen, notes=(str(error), *seen.notes))
         finally:
-            is_done.set()
-
-    def _tell_time(self, name: str, is_done: threading.Event) -> None:
-        """Tell each second how long the program has been asked, and at the end an empty text."""
-        started = time.monotonic()
-        while not is_done.wait(1.0):
-            self._on_time(f"asking {name} … {time.monotonic() - started:.0f} s of at most {TIME_LIMIT_S:.0f} s")
-        self._on_time("")
+            self._tell("")

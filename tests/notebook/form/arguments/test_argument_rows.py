@@ -324,11 +324,11 @@ def test_a_program_is_asked_once_its_project_may_be_and_its_rows_are_preliminary
     assert values(again) == {"alpha": 0.5, "beta": 0.5} and rows_of(again)._reader._told._known is None  # kept
 
 
-def test_the_time_is_shown_while_a_program_is_asked(show: Show) -> None:
+def test_a_form_says_that_a_program_is_asked_until_it_answers(show: Show) -> None:
     form = show("import time\ntime.sleep(2)\n" + LOOP)
     Path("other.py").write_text(LOOP.replace("alpha beta", "gamma"))
     rows_of(form).consent.allow.click()
-    eventually(lambda: "asking train.py … 1 s of at most 20 s" in note(form))
+    eventually(lambda: "asking train.py, for at most 20 s" in note(form))
     line_of(form, "script").type_in("other.py")  # asked after it
     eventually(lambda: "gamma" in rows_of(form).own.rows)
     eventually(lambda: "asking" not in note(form))
