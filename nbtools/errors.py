@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterable
 
 Say = Callable[[str], None]
 """Prints a line, or keeps it."""
+_UNITS = (86400, "d", 3600, "{}h"), (3600, "h", 60, "{:02d}m"), (60, "m", 1, "{:02d}s")
+"""Seconds and name of each unit of a duration, and seconds and shape of the unit behind it."""
 
 
 def shown(value: object, limit: int = 80) -> str:
@@ -35,16 +37,14 @@ def needs_package(what: str, name: str) -> str:
     return f"{what} needs the package {name}, which is not installed: {how}"
 
 
-def spoken(seconds: float) -> str:
-    """Return a duration in at most two units, as `2 h 10 min`."""
-    minutes, rest = divmod(max(round(seconds), 0), 60)
-    hours, minutes = divmod(minutes, 60)
-    days, hours = divmod(hours, 24)
-    if days:
-        return f"{days} d {hours} h" if hours else f"{days} d"
-    if hours:
-        return f"{hours} h {minutes} min" if minutes else f"{hours} h"
-    return f"{minutes} min" if minutes else f"{rest} s"
+def duration(seconds: float) -> str:
+    """Return a duration in at most two units: 45s, 2m30s, 1h05m, 3d4h."""
+    seconds = max(round(seconds), 0)
+    for length, unit, part, shape in _UNITS:
+        if seconds >= length:
+            count, rest = divmod(seconds // part, length // part)
+            return f"{count}{unit}{shape.format(rest) if rest else ''}"
+    return f"{seconds}s"
 
 
 def literal(text: str) -> str:

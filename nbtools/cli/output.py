@@ -13,7 +13,7 @@ from itertools import zip_longest
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from nbtools.cli.parser import wrapped
-from nbtools.errors import spoken
+from nbtools.errors import duration
 from nbtools.failures.failure import Failure
 from nbtools.run import facts
 from nbtools.run.listing import RunRow, cells, job_limit
@@ -130,7 +130,7 @@ def print_runs(rows: Iterable[RunRow]) -> None:
     """Print one line per run, with its name if the id lacks it, its tags, and what an active run waits for."""
     lines = [["RUN", "STATE", "STEP", "LOSS", "DURATION", "AGE", ""]]
     for row in rows:
-        age = "" if row.started_at is None else spoken(time.time() - row.started_at)
+        age = "" if row.started_at is None else duration(time.time() - row.started_at)
         name = row.name if row.name != name_of(row.id) else ""
         notes = (name, ", ".join(row.tags), row.problem, "" if row.recipe else one_line(row.script, _LONGEST_CELL))
         lines.append([row.id, *cells(row), age, " · ".join(filter(None, notes))])
@@ -146,7 +146,7 @@ def print_run(summary: dict[str, Any]) -> None:
     is_told_apart = own is not None and own > 0 and own != code
     said = f" (exit code {own}, torchrun's {code})" if is_told_apart else "" if code is None else f" (exit code {code})"
     said = f" {summary['why_stopped']}" if summary["why_stopped"] else said  # its exit code would look like a failure
-    silent = spoken(silent_s) if (silent_s := summary["silent_s"] or 0.0) >= SILENT_S else ""
+    silent = duration(silent_s) if (silent_s := summary["silent_s"] or 0.0) >= SILENT_S else ""
     rows: list[tuple[str, Any]] = [
         ("name", summary["name"]),
         ("run", summary["id"]),

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from nbtools import __version__
 from nbtools.cli.output import bar, print_lines, print_table
 from nbtools.cli.parser import complain
-from nbtools.errors import NbtoolsError, ProjectError, spoken
+from nbtools.errors import NbtoolsError, ProjectError, duration
 from nbtools.machine.devices import devices
 from nbtools.project import find_project
 from nbtools.run.listing import Rows, RunRow, cells
@@ -37,11 +37,8 @@ def print_overview() -> None:
     _print_part("Active", [_active(rows, row) for row in active[:_NUM_ACTIVE]], len(active))
     _print_part("Ended last", [_ended(rows, row) for row in ended[:_NUM_ENDED]], len(ended))
     rows.save()
-    table = list[tuple[str, ...]]()
-    for gpu in devices():
-        memory = f"{gpu.memory_used_bytes / 2**30:.1f} of {gpu.memory_total_bytes / 2**30:.0f} GiB"
-        table.append((str(gpu.index), gpu.name, memory, ", ".join(map(str, gpu.holders)) or "free"))
-    _print_part("GPUs", table, len(table))
+    gpus = [(str(gpu.index), str(gpu)) for gpu in devices()]
+    _print_part("GPUs", gpus, len(gpus))
     scripts = sorted(project.scripts.glob("*.py"), key=lambda path: path.stat().st_mtime)
     launch = ("nbtools launch scripts/SCRIPT.py", "start another run")
     if scripts:
@@ -58,7 +55,7 @@ def _active(rows: Rows, row: RunRow) -> tuple[str, ...]:
     done = (row.step or 0) / row.total_steps if row.total_steps else 0.0
     progress = f"{bar(done, 10)} {min(done, 1.0):4.0%}" if row.total_steps else f"step {row.step or 0}"
     facts = ("" if row.loss is None else f"loss {row.loss:.4g}", row.problem)
-    left = "" if left_s is None else f"{spoken(left_s)} left"
+    left = "" if left_s is None else f"{duration(left_s)} left"
     return row.id, row.state, progress, left, " · ".join(filter(None, facts))
 
 
@@ -69,7 +66,7 @@ def _ended(rows: Rows, row: RunRow) -> tuple[str, ...]:
     with contextlib.suppress(NbtoolsError, OSError):
         if row.state in _FAILED and (failure := rows.run(row.id).failure) is not None:
             why = failure.headline[:_LONGEST_WHY]
-    return row.id, row.state, "" if row.ended_at is None else f"{spoken(time.time() - row.ended_at)} ago", why
+    return row.id, row.state, "" if row.ended_at is None else f"{duration(time.time() - row.ended_at)} ago", why
 
 
 def _commands(active: Sequence[RunRow], ended: Sequence[RunRow], newest: str, has_saved: bool) -> list[tuple[str, str]]:

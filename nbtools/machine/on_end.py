@@ -14,7 +14,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from nbtools.errors import spoken
+from nbtools.errors import duration
 from nbtools.rundir.heartbeat import read_heartbeats
 from nbtools.rundir.json_files import file_stamp, finite, read_json, whole
 from nbtools.rundir.rundir import RUN_DIR_VARIABLE, RUN_ID_VARIABLE, RunDir
@@ -36,7 +36,7 @@ def sentence_on_end(run: RunDir, name: str, state: str, ended: Mapping[str, Any]
     if why is None and isinstance(metrics := finished.get("metrics"), dict):
         named = next((key for key in (*_SHOWN_METRICS, *metrics) if finite(metrics.get(key)) is not None), None)
         why = named and f"{named} {metrics[named]:.4g}"
-    after = spoken(finite(ended.get("duration_s")) or 0)
+    after = duration(finite(ended.get("duration_s")) or 0)
     said = f"Run {name} {state.lower()} after {after}{f' at step {step:,}' if step else ''}"
     return f"{said}: {one_line(str(why), _LONGEST_WHY)}" if why else said
 

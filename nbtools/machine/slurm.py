@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
-from nbtools.errors import LaunchError, spoken
+from nbtools.errors import LaunchError, duration
 
 POLL_EVERY_S = 10.0
 """Time for which an answer of squeue is kept: sites lock out users who poll more."""
@@ -137,7 +137,7 @@ def silence(cluster: str | None = None) -> str | None:
     queue = _queues.get(cluster)
     if queue is None or not queue.error:
         return None
-    since = "yet" if queue.answered_at is None else f"for {spoken(time.time() - queue.answered_at)}"
+    since = "yet" if queue.answered_at is None else f"for {duration(time.time() - queue.answered_at)}"
     return f"squeue has not answered {since}: {queue.error}"
 
 
@@ -309,7 +309,7 @@ def clock_time(moment: float, now: float | None = None) -> str:
     if moment - now > FAR_AWAY_S:
         return "a time that Slurm cannot estimate"
     form = "%H:%M" if abs(moment - now) < 20 * 3600 else "%a %H:%M" if abs(moment - now) < 6 * 86400 else "%d %b %H:%M"
-    until = f" (in {spoken(moment - now)})" if moment > now else ""
+    until = f" (in {duration(moment - now)})" if moment > now else ""
     return time.strftime(form, time.localtime(moment)) + until
 
 

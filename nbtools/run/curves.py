@@ -6,6 +6,7 @@
 import contextlib
 import os
 import sys
+from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
@@ -225,8 +226,15 @@ def _rows_between(run: Run, first: int, last: int) -> History | None:
         with open_regular(run.files.metrics) as file:
             descriptor = file.fileno()
             seen[0] = orjson.loads(os.pread(descriptor, _HEAD_BYTES, 0).split(b"\n", 1)[0])["step"]
-            start, _ = _place(descriptor, first, seen)
-            _, stop = _place(descriptor, last + 1, seen)
+            size = os.fstat(descriptor).st_size
+
+            def step_after(place: int) -> int:
+                seen[place] = orjson.loads(os.pread(descriptor, _HEAD_BYTES, place).split(b"\n", 2)[1])["step"]
+                return seen[place]
+
+            places = range(0, max(1, size - _HEAD_BYTES), _HEAD_BYTES)
+            start = places[max(0, bisect_left(places, first, key=step_after) - 1)]
+            stop = bisect_left(places, last + 1, key=step_after) * _HEAD_BYTES
             block = os.pread(descriptor, stop + _HEAD_BYTES - start, start)
     except (OSError, ValueError, LookupError, TypeError):
         return None
@@ -235,19 +243,6 @@ def _rows_between(run: Run, first: int, last: int) -> History | None:
         return None
     found.extend(block[block.find(b"\n") + 1 if start else 0 : block.rfind(b"\n") + 1])
     return found
-
-
-def _place(descriptor: int, step: int, seen: dict[int, int]) -> tuple[int, int]:
-    """Return two places in a file, at most `_HEAD_BYTES` apart, between which the first row of at least `step` begins.
-
-    `seen` gets the place and step of each row that was looked at.
-    """
-    low, high = 0, os.fstat(descriptor).st_size
-    while high - low > _HEAD_BYTES:
-        middle = (low + high) // 2
-        seen[middle] = orjson.loads(os.pread(descriptor, _HEAD_BYTES, middle).split(b"\n", 2)[1])["step"]
-        low, high = (middle, high) if seen[middle] < step else (low, middle)
-    return low, high
 
 
 def num_bytes(run: Run) -> int:

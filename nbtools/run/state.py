@@ -5,7 +5,7 @@ import time
 from enum import StrEnum
 from pathlib import Path
 
-from nbtools.errors import plural, spoken
+from nbtools.errors import duration, plural
 from nbtools.failures.restarts import read_restarts
 from nbtools.machine import gpu_queue, slurm
 from nbtools.machine.processes import members
@@ -132,7 +132,7 @@ def _without_ranks(records: Records) -> str:
     if waited_s < NO_RANK_S or any(run.ranks.glob("*/attempt_*")) or any(run.ranks.glob("*.heartbeat.json")):
         return ""
     said = next((line for line in reversed(last_lines(run.log, 20)) if line.strip()), "nothing was printed")
-    return f"no rank has started for {spoken(waited_s)}: {one_line(without_secrets(said, secrets_of(run)), 200)}"
+    return f"no rank has started for {duration(waited_s)}: {one_line(without_secrets(said, secrets_of(run)), 200)}"
 
 
 def awaited(records: Records) -> RunDir | None:

@@ -72,6 +72,11 @@ def plain(text: str) -> list[str]:
     return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", text).splitlines()
 
 
+def same_age(text: str) -> str:
+    """Return a text with one age in place of ages of minutes, which grow."""
+    return re.sub(r"[0-9]m[0-9]{2}s", "2m00s", text)
+
+
 def add_run(
     project: Project, name: str, number: int, *, loss: float = 1.0, returncode: int = 0, **labels: object
 ) -> RunDir:
@@ -108,11 +113,11 @@ def test_a_terminal_has_colours_unless_it_is_dumb_or_no_color_is_set(
     assert "\x1b[1;31mFAILED" in coloured and "\x1b[32mSUCCEEDED" in coloured
     assert "\x1b" not in terminal("runs", "--json") and "\x1b" not in terminal("show", "latest", "--json")
     monkeypatch.setenv("NO_COLOR", "1")
-    assert terminal("runs").splitlines() == plain(coloured)
+    assert same_age(terminal("runs")).splitlines() == plain(same_age(coloured))
     monkeypatch.delenv("NO_COLOR")
     monkeypatch.setenv("TERM", "dumb")
     dumb = terminal("runs")
-    assert cli("runs").stdout == dumb, "a pipe gets what a dumb terminal gets"
+    assert same_age(cli("runs").stdout) == same_age(dumb), "a pipe gets what a dumb terminal gets"
     assert "\x1b" not in dumb and "FAILED" in dumb
 
 
@@ -177,7 +182,7 @@ def test_the_overview_says_what_runs_what_ended_why_and_what_to_type(project: Pr
     run, end = start_run(project)
     shown = plain(terminal())
     active = next(line for line in shown if run.id in line)
-    assert "RUNNING" in active and " 50%" in active and "3 min 20 s left" not in active and "3 min left" in active
+    assert "RUNNING" in active and " 50%" in active and "3m20s left" in active
     assert any("rank 1: ValueError" in line for line in shown) and any("loss 0.25" in line for line in shown)
     assert any("nbtools watch latest" in line for line in shown)
     assert any("nbtools resume 2026-01-31_142202_bad" in line for line in shown)

@@ -64,8 +64,8 @@ class Board(ChartView):
         self._drawn_parts: object = None
         self._drawn: tuple[Comparison, Sequence[Curves]] = self.comparison, []
         self._kept, wrong = read_layout(self._runs)
-        if not self._given.metrics:
-            self._choices.opened |= self._kept.charts
+        if not self._choices.given.metrics:
+            self._choices.options = replace(self._choices.options, opened=self._kept.charts)
         for key, limits in self._kept.y.items():
             self._choices.take({"y": key, "limits": limits})
         lines = self._lines = RunLines(lists, self._kept.model_copy(), is_whole=drawn is not None)
@@ -86,7 +86,7 @@ class Board(ChartView):
         self._fill()
         if drawn is not None:
             with self._controls.filling:
-                self._controls.choices["split"].value = self._given.split
+                self._controls.choices["split"].value = self._choices.given.split
             self.refresh()  # raises ConfigError for a wrong split
         answers_beside_cells(self.widget)
         self._start()
@@ -100,7 +100,7 @@ class Board(ChartView):
         """Filter and sort the runs, and show the current page."""
         self._lines.fill(self._controls.text.value)
         self._controls.show(self._lines.html(), self._lines.scatter(), is_ready=self._choices.is_ready)
-        names = {one.name for one in self.comparison.differences} - {"code.script"} | {self._given.split} - {""}
+        names = {one.name for one in self.comparison.differences} - {"code.script"} | {self._choices.given.split} - {""}
         self._controls.offer(self._lines.offered, self._lines.fields, names)
         self._offer()
         self._keep_layout()
@@ -138,8 +138,9 @@ class Board(ChartView):
 
     def _keep_layout(self) -> None:
         """Write the layout if it has changed."""
-        charts = {} if self._given.metrics else dict(self._choices.opened)
-        limits = {key: [*ends] for key, ends in self._choices.y.items()}
+        options = self._choices.options
+        charts = {} if self._choices.given.metrics else dict(options.opened)
+        limits = {key: [*ends] for key, ends in options.y.items()}
         if (layout := self._lines.layout.model_copy(update={"charts": charts, "y": limits})) != self._kept:
             self._kept = layout
             try:
@@ -286,7 +287,7 @@ class Board(ChartView):
 
     def _made(self, sizes: Sizes) -> Charts:
         """Return the charts, in a zoom with the rows of the part that is shown."""
-        options = Options(**self._options(), split=self._parts[1])
+        options = replace(self._options(), split=self._parts[1])
         comparison, curves = self._drawn
         charts = overlay(comparison, curves, options, sizes)
         width = sizes(len(charts.shown))[0][0] if charts.shown and charts.is_zoomed else 0.0

@@ -15,10 +15,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from nbtools.errors import NbtoolsError, literal
+from nbtools.errors import NbtoolsError, duration, literal
 from nbtools.metrics.direction import direction_of
 from nbtools.notebook.html_parts import CUT, MUTED, STATES, sparkline
-from nbtools.notebook.plots.decimation import duration, number
+from nbtools.notebook.plots.decimation import number
 from nbtools.run.compare import Ends, Facts, facts_of
 from nbtools.run.curves import Curves, quick_curves
 from nbtools.run.listing import RunRow
@@ -194,4 +194,4 @@ def _two_lines(text: str, below: str = "") -> str:
 
 
 def _age(seconds: float) -> str:
-    return duration(max(0.0, seconds) if seconds < 3600 else seconds // 60 * 60)
+    return duration(seconds if seconds < 3600 else seconds // 60 * 60)

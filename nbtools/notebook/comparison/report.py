@@ -32,7 +32,7 @@ from nbtools.rundir import media
 _HERE = Path(__file__).parent
 _MOST_BYTES = 1_000_000
 _CURVE_BYTES = 600_000
-_COLUMN_BYTES = 32
+_COLUMN_BYTES = 54
 """Bytes of a column in base64: x, low, high, mean and bold."""
 _LEAST_COLUMNS, _MOST_COLUMNS = 100, 1000
 """Columns of a curve; up to 2,000 points are kept as they are."""

@@ -5,12 +5,11 @@ A notebook trusts the output of its user's cells: JupyterLab does not remove scr
 
 from collections.abc import Collection, Sequence
 
-from nbtools.errors import literal, plural
+from nbtools.errors import duration, literal, plural
 from nbtools.failures.failure import Failure
 from nbtools.notebook import html_parts
 from nbtools.notebook.html_parts import BORDER, CUT, FONT, MONO, MUTED, SURFACE, TEXT, WARN, copy_button, details_html
 from nbtools.notebook.panel.snapshot import Snapshot
-from nbtools.notebook.plots.decimation import duration
 from nbtools.run.ranks.stacks import RankStacks
 from nbtools.run.ranks.stragglers import Straggler
 from nbtools.run.records import local_time
@@ -78,7 +77,7 @@ def progress(
     if remaining_s is not None:
         parts.append(f"about {duration(remaining_s)} left" if remaining_s >= 1 else "nearly done")
     if job_s is not None:
-        limit = f"the job ends in {duration(max(0.0, job_s))}"
+        limit = f"the job ends in {duration(job_s)}"
         is_early = ends_too_early(job_s, remaining_s)
         parts.append(f"<b style='{WARN}'>{limit}, before the training</b>" if is_early else limit)
     if pace:

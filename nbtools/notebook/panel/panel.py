@@ -12,8 +12,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from IPython.display import Image
-
 from nbtools.errors import RunNotFoundError, message_of, plural
 from nbtools.launcher.programs.program_resume import remember
 from nbtools.launcher.resume import launch_again, resume, steered_changes
@@ -28,8 +26,7 @@ from nbtools.notebook.panel.snapshot import ShownRun
 from nbtools.notebook.panel.tabs import SAMPLES
 from nbtools.notebook.plots.chart_view import ChartView
 from nbtools.notebook.plots.charts import Charts, Sizes, charts_of
-from nbtools.notebook.plots.figure import HEIGHT, WIDTH, picture_of
-from nbtools.notebook.plots.view import Options, X, view_of
+from nbtools.notebook.plots.view import Options, X
 from nbtools.notebook.widgets import Displays, answers_beside_cells, is_attended, parent_message, words_of
 from nbtools.run import facts as run_facts
 from nbtools.run.checkpoints import AnyCheckpoint
@@ -134,12 +131,6 @@ class LivePlot(ChartView):
                 self._look_guarded()
             self._displays.show(self._outputs())
 
-    def picture(self) -> Image:
-        """Return the current picture as a static image, which needs no kernel."""
-        with self._lock:
-            data = picture_of(view_of(self.run, **self._options()))
-        return Image(data, format="png", width=WIDTH, height=HEIGHT, alt=self._alt)  # type: ignore[no-untyped-call]
-
     def _static(self) -> tuple[str, str, str]:
         samples, state = self._widgets.tabs.samples, self._drawn_state
         is_live = state is None or not state.is_final
@@ -217,11 +208,11 @@ class LivePlot(ChartView):
         if shown.look(state, now):
             self._offer_checkpoints()
         self._say(state, now)
-        choices, drawn = self._choices, (shown.snapshot.version, state)
-        wanted = (*drawn, choices.is_ready, choices.is_hidden, choices.width, *self._options().items())
+        choices, options, drawn = self._choices, self._options(), (shown.snapshot.version, state)
+        wanted = (*drawn, choices.is_ready, choices.is_hidden, choices.width, options)
         shows_more = self._look_at_samples(state)
         is_stopped = state is RunState.STOPPED or any(restart.why for restart in shown.snapshot.restarts)
-        steps = choices.span if choices.x == "step" else None
+        steps = options.span if options.x == "step" else None
         widgets.tabs.look(shown, is_stopped=is_stopped, steps=steps)
         if wanted == self._wanted and not shows_more:
             self._store()
@@ -388,7 +379,8 @@ class LivePlot(ChartView):
         parent, child = self.run.id, start(self.run)
         with self._lock:
             self._shown, self._drawn_state, self._wanted = ShownRun(child), None, ()
-            self._png, self._choices.span, self._stored_at = b"", None, -math.inf
+            self._png, self._stored_at = b"", -math.inf
+            self._choices.take({"zoom": None})
             self._widgets.tabs.checkpoints.changes.value = self._widgets.taken.value = ""
             self._widgets.name_run(child)
             self._start()

@@ -9,13 +9,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from nbtools.errors import NbtoolsError, plural
+from nbtools.errors import NbtoolsError, duration, plural
 from nbtools.failures.failure import Failure
 from nbtools.failures.restarts import Restart, read_restarts, restarted
 from nbtools.metrics.columns import Series
 from nbtools.metrics.history import History
-from nbtools.notebook.plots.decimation import break_of, duration
-from nbtools.notebook.plots.view import View, view_of
+from nbtools.notebook.plots.decimation import break_of
+from nbtools.notebook.plots.view import Options, View, view_of
 from nbtools.run import facts as run_facts
 from nbtools.run.checkpoints import AnyCheckpoint
 from nbtools.run.curves import Curves, Sketch, first_curves, read_rows
@@ -173,10 +173,10 @@ class ShownRun:
         with suppress(NbtoolsError):  # the directory was removed
             self.run = Run(self.run.dir)
 
-    def view(self, options: Mapping[str, Any]) -> View:
+    def view(self, options: Options) -> View:
         """Return the curves, or those of the first and the last rows while the others are read."""
         curves = self._first if self._first is not None else self.run.history
-        return view_of(self.run, curves, reading=self.reading, **options)
+        return view_of(self.run, curves, reading=self.reading, **vars(options))
 
 
 def stamp_of(run: Run) -> tuple[object, ...]:

@@ -11,7 +11,6 @@ import numpy as np
 import traitlets
 
 from nbtools.notebook.plots.charts import NONE_OPEN, PALETTE, Chart, Charts, Trace
-from nbtools.notebook.plots.decimation import Floats
 from nbtools.notebook.plots.metric_names import section_of
 from nbtools.rundir.json_files import finite
 
@@ -20,10 +19,6 @@ SCRIPT = "".join((_HERE / name).read_text(encoding="utf-8") for name in ("format
 _OF_OPEN = "is_log", "can_log", "is_fixed", "y", "x_ticks", "y_ticks", "cuts", "veil"
 """Fields of a `Chart` that are sent if it is open."""
 _UNITS = {"time": "clock", "relative": "seconds"}
-_NUM_STEPS = 1 << 12
-"""Steps of float32 between the ends of a curve that are finer than a pixel."""
-_SMALLEST, _LARGEST = 1e-37, 1e38
-"""Within the range of float32."""
 
 
 class Canvas(anywidget.AnyWidget):
@@ -65,11 +60,7 @@ def packed(charts: Charts) -> tuple[dict[str, Any], bytes]:
 
 
 class PackedColumns:
-    """Columns of curves as bytes, one after the other, each at a multiple of 8; equal ones are there once.
-
-    `x` is float64. Low, high, mean and bold are float32, or float64 (`is_wide`) where float32 would show as stairs or
-    overflow. A zoom sends new columns.
-    """
+    """Columns of curves as bytes of float64, one after the other; equal ones are there once. A zoom sends new ones."""
 
     def __init__(self) -> None:
         self.content = bytearray()
@@ -77,30 +68,17 @@ class PackedColumns:
 
     def add(self, trace: Trace) -> dict[str, Any]:
         """Add the columns of a curve; returns its description, which has their offsets as `at`."""
-        columns = trace.low, trace.high, trace.mean, trace.bold
-        is_wide = _is_wide(np.concatenate(columns))
-        at = [self._place(trace.x.astype("<f8").tobytes())]
-        at += [self._place(column.astype("<f8" if is_wide else "<f4").tobytes()) for column in columns]
+        columns = trace.x, trace.low, trace.high, trace.mean, trace.bold
+        at = [self._place(column.astype("<f8").tobytes()) for column in columns]
         described = {name: value for name, value in vars(trace).items() if not isinstance(value, np.ndarray)}
-        return {**described, "is_exact": trace.is_exact, "n": len(trace.x), "at": at, "is_wide": is_wide}
+        return {**described, "is_exact": trace.is_exact, "n": len(trace.x), "at": at}
 
     def _place(self, content: bytes) -> int:
         """Return the offset of a column, which is added unless it is there."""
         if content not in self._places:
             self._places[content] = len(self.content)
-            self.content += content + bytes(-len(content) % 8)
+            self.content += content
         return self._places[content]
-
-
-def _is_wide(values: Floats) -> bool:
-    """Whether float32 lacks the precision or the range for the values."""
-    known = values[np.isfinite(values)]
-    sizes = np.abs(known[known != 0])
-    if not len(sizes):
-        return False
-    if sizes.min() < _SMALLEST or sizes.max() > _LARGEST:
-        return True
-    return bool(0 < np.ptp(known) < _NUM_STEPS * np.spacing(np.float32(sizes.max())))
 
 
 def _chart(chart: Chart, columns: PackedColumns) -> dict[str, Any]:

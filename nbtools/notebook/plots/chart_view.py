@@ -4,13 +4,15 @@ import math
 import time
 from abc import abstractmethod
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import ipywidgets
 from IPython.core.interactiveshell import InteractiveShell
 
-from nbtools.notebook.html_parts import LIVE, THEME
+from nbtools.notebook.html_parts import THEME
 from nbtools.notebook.live_view import LiveView
 from nbtools.notebook.plots.canvas import Canvas
 from nbtools.notebook.plots.charts import Charts, Sizes, page_sizes
@@ -23,16 +25,7 @@ STORE_EVERY_S = 10.0
 RENDER_EVERY_S = 60.0
 """Least time between two updates while the page draws the curves: only a saved notebook needs the picture then."""
 
-# The outputs of a view are text, picture, further text and widgets, in this order. JupyterLab and Jupyter Notebook show
-# widgets without a kernel as broken links, and those of an earlier kernel as "model not found": both are hidden, and
-# the static outputs are hidden only while the widgets are connected.
-_CONNECTED = f".{LIVE}:not(.jupyter-widgets-disconnected)"
-_COVERED = f".jp-OutputArea-child:has(.nbtools-panel-note):has(+ * + * + * {_CONNECTED})"
-_STYLE = f"""<style>
-.jp-OutputArea-child:has(.nbtools-panel-note) + * + * + .jp-OutputArea-child:not(:has({_CONNECTED})) {{display: none}}
-{_COVERED}, {_COVERED} + *, {_COVERED} + * + * {{display: none}}
-.nbtools-panel-note {{animation: nbtools-appear 0s 1.5s both}}
-{THEME}</style>"""
+_STYLE = f"<style>\n{Path(__file__).with_name('stored.css').read_text(encoding='utf-8')}{THEME}</style>"
 
 
 class ChartView(LiveView):
@@ -49,9 +42,9 @@ class ChartView(LiveView):
 
     def __init__(self, name: str, text: str, options: Options) -> None:
         super().__init__(name)
-        self._text, self._given = text, options
+        self._text = text
         self._new_figure = partial(RunFigure, titled=False)
-        self._choices = Choices(x=options.x)
+        self._choices = Choices(options)
         # Explicit width and height keep the page from jumping; hidden until the first drawing.
         shape = ipywidgets.Layout(max_width="100%", height="auto", visibility="hidden")
         height = self._new_figure().height
@@ -91,10 +84,9 @@ class ChartView(LiveView):
                 self._stored_at = -math.inf
             self._changed()
 
-    def _options(self) -> dict[str, Any]:
+    def _options(self) -> Options:
         """Return the chosen options."""
-        chosen = self._choices.options(self._given.metrics)
-        return {**chosen, "log": self._given.log, "smoothing": self._smoothing.value}
+        return replace(self._choices.options, smoothing=self._smoothing.value)
 
     def _draw(self) -> None:
         """Draw in the canvas if a page shows it, else a picture."""
@@ -103,8 +95,9 @@ class ChartView(LiveView):
             self._render()
         # An empty canvas has no height, and the page reports it as not visible.
         elif not choices.is_hidden or self._canvas.version == 0:
-            sizes = partial(page_sizes, width=choices.width or WIDTH, is_whole=bool(choices.only))
-            self._canvas.show(self._made(sizes), alt=self._alt, filter=choices.filter, only=choices.only)
+            only = choices.options.only
+            sizes = partial(page_sizes, width=choices.width or WIDTH, is_whole=bool(only))
+            self._canvas.show(self._made(sizes), alt=self._alt, filter=choices.filter, only=only)
 
     def _render(self) -> None:
         """Draw the picture; a page keeps none without a curve."""

@@ -12,6 +12,7 @@ import numpy as np
 from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
+from nbtools.errors import duration
 from nbtools.metrics.columns import Series
 from nbtools.run.curves import Sketch
 
@@ -112,8 +113,6 @@ def break_of(series: Series | Sketch) -> Break | None:
 
 # --- ticks --------------------------------------------------------------------------------------
 
-_UNITS = (86400, "d", 3600, "{}h"), (3600, "h", 60, "{:02d}m"), (60, "m", 1, "{:02d}s")
-"""Seconds and name of each unit of a duration, and seconds and shape of the unit behind it."""
 _SECONDS = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10800, 21600, 43200, 86400)
 
 
@@ -175,13 +174,3 @@ def number(value: float, spacing: float = 0.0, size: float = 0.0) -> str:
         decimals = max(0, 2 - math.floor(math.log10(spacing / scale)))
         return f"{round(value / scale, decimals):.12g}{suffix}"
     return f"{value / scale:.4g}{suffix}"
-
-
-def duration(seconds: float) -> str:
-    """Return a duration in at most two units: 45s, 2m30s, 1h05m, 3d4h."""
-    seconds = round(seconds)
-    for length, unit, part, shape in _UNITS:
-        if seconds >= length:
-            count, rest = divmod(seconds // part, length // part)
-            return f"{count}{unit}{shape.format(rest) if rest else ''}"
-    return f"{seconds}s" if seconds else "0"

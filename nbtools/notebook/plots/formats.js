@@ -49,10 +49,9 @@ export function nearest(xs, x) {
 /** The charts of a spec, each series with its columns; `data` may begin anywhere in its buffer, so it is copied. */
 export function unpack(spec, { buffer, byteOffset, byteLength }) {
   const bytes = buffer.slice(byteOffset, byteOffset + byteLength);
-  const columns = ({ at, n, is_wide: isWide, ...series }) => {
-    const [x, ...values] = at, Values = isWide ? Float64Array : Float32Array;
-    const [low, high, mean, bold] = values.map((place) => new Values(bytes, place, n));
-    return { ...series, n, x: new Float64Array(bytes, x, n), low, high, mean, bold };
+  const columns = ({ at, n, ...series }) => {
+    const [x, low, high, mean, bold] = at.map((place) => new Float64Array(bytes, place, n));
+    return { ...series, n, x, low, high, mean, bold };
   };
   return spec.charts.map((chart) => ({ ...chart, series: (chart.series ?? []).map(columns) }));
 }

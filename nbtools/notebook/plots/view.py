@@ -1,7 +1,7 @@
 """The content of a picture of a run: the data, the options, and the axis that its charts share."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -123,13 +123,9 @@ def _marks(run: Run) -> list[tuple[int, float | None]]:
 class Choices:
     """The page's choices for the charts; its messages are untrusted."""
 
-    x: X = "step"
-    span: Limits | None = None
+    given: Options = Options()
+    """The options that hold until the page chooses others."""
     filter: str = ""
-    opened: dict[str, bool] = field(default_factory=dict)
-    switched: frozenset[str] = frozenset()
-    only: str = ""
-    y: dict[str, Limits] = field(default_factory=dict)
     width: float = 0.0
     """Width of the page in CSS pixels; 0 if unknown."""
     hidden: dict[str, bool] = field(default_factory=dict)
@@ -137,15 +133,12 @@ class Choices:
     is_ready: bool = False
     """Whether a page draws the charts."""
 
+    def __post_init__(self) -> None:
+        self.options = self.given
+
     @property
     def is_hidden(self) -> bool:
         return bool(self.hidden) and all(self.hidden.values())
-
-    def options(self, metrics: Sequence[str] = ()) -> dict[str, Any]:
-        """Return fields of `Options`; `metrics` are the patterns without a filter."""
-        patterns = self.filter.replace(",", " ").split() or metrics
-        options = {"x": self.x, "span": self.span, "metrics": tuple(patterns), "switched": self.switched}
-        return {**options, "only": self.only, "y": dict(self.y), "opened": dict(self.opened)}
 
     def take(self, message: Mapping[str, Any]) -> None:
         """Apply a message of the page; invalid content is ignored."""
@@ -154,21 +147,26 @@ class Choices:
         self.is_ready |= message.get("ready") is True
         if "width" in message and (width := finite(message["width"])) is not None and 0 < width < 10_000:
             self.width = width
+        now, chosen = self.options, dict[str, Any]()
         if "zoom" in message:
-            self.span = _limits(message["zoom"])
-        if (x := message.get("x")) in KINDS and x != self.x:
-            self.x, self.span = x, None
+            chosen["span"] = _limits(message["zoom"])
+        if (x := message.get("x")) in KINDS and x != now.x:
+            chosen |= {"x": x, "span": None}
         if isinstance(text := message.get("filter"), str):
-            self.filter, self.opened, self.only = text[:_MAX_FILTER], {}, ""
+            self.filter = text[:_MAX_FILTER]
+            patterns = tuple(self.filter.replace(",", " ").split()) or self.given.metrics
+            chosen |= {"metrics": patterns, "opened": {}, "only": ""}
         if isinstance(keys := message.get("open"), list):
-            self.opened |= {key: message.get("is_open") is True for key in keys if isinstance(key, str)}
+            told = {key: message.get("is_open") is True for key in keys if isinstance(key, str)}
+            chosen["opened"] = {**now.opened, **told}
         if isinstance(key := message.get("only"), str):
-            self.only = key
+            chosen["only"] = key
         if isinstance(key := message.get("y"), str):
-            self.y = {name: known for name, known in self.y.items() if name != key}
-            self.y |= {key: limits} if (limits := _limits(message.get("limits"))) else {}
+            others = {name: known for name, known in now.y.items() if name != key}
+            chosen["y"] = others | ({key: limits} if (limits := _limits(message.get("limits"))) else {})
         if isinstance(key := message.get("log"), str):
-            self.switched ^= {key}
+            chosen["switched"] = now.switched ^ {key}
+        self.options = replace(now, **chosen)
         if isinstance(visible := message.get("visible"), bool):
             self.hidden[str(message.get("view"))] = not visible
 

@@ -6,7 +6,7 @@ import re
 import time
 from dataclasses import dataclass
 
-from nbtools.errors import Say, spoken
+from nbtools.errors import Say, duration
 from nbtools.machine import slurm
 from nbtools.run.records import mapping_at
 from nbtools.rundir.json_files import finite, read_json
@@ -61,7 +61,7 @@ class Retries:
         if now + _RETRY_EVERY_S + took_s > until:
             return False
         if self.since is None or now - self._said > _SAY_EVERY_S:
-            self.say(f"warning: {what} cannot be written: {error}; trying again for {spoken(until - now)}")
+            self.say(f"warning: {what} cannot be written: {error}; trying again for {duration(until - now)}")
             self._said = now
         self.since = self.since or now
         time.sleep(_RETRY_EVERY_S)

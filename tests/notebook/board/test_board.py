@@ -167,7 +167,7 @@ def test_any_metric_or_field_is_a_column_and_the_layout_is_kept(
     charts = {"charts": {"train/loss": False}, "y": {"train/loss": [0, 3]}}
     assert kept == {"format": 1, **order, "group": "seed", **charts, **scatter}
     again = opened(nt.runs(project))
-    assert again._choices.y == {"train/loss": (0, 3)}
+    assert again._choices.options.y == {"train/loss": (0, 3)}
     assert again._kept == board._kept and again._controls.choices["group"].value == "seed"
     assert "Sort by lr" in again._controls.page.list and "Sort by age" not in again._controls.page.list
     assert "seed 7 · 15 runs" in again._controls.page.list
