@@ -132,7 +132,8 @@ def _without_ranks(records: Records) -> str:
     if waited_s < NO_RANK_S or any(run.ranks.glob("*/attempt_*")) or any(run.ranks.glob("*.heartbeat.json")):
         return ""
     said = next((line for line in reversed(last_lines(run.log, 20)) if line.strip()), "nothing was printed")
-    return f"no rank has started for {duration(waited_s)}: {one_line(without_secrets(said, secrets_of(run)), 200)}"
+    said = one_line(without_secrets(said, secrets_of(run)), 200)
+    return f"no rank has started for {duration(waited_s // 60 * 60)}: {said}"
 
 
 def awaited(records: Records) -> RunDir | None:

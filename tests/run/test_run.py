@@ -93,7 +93,7 @@ def test_a_held_lock_is_queued_until_the_training_has_a_file(locked: RunDir, fil
 @pytest.mark.parametrize(
     ("age_s", "settings", "file", "said"),
     [
-        (300, {}, None, "no rank has started for 5 min: the name service failed"),
+        (300, {}, None, "no rank has started for 5m: the name service failed"),
         (300, {"torchrun": False}, None, ""),
         (60, {}, None, ""),
         (None, {}, None, ""),

@@ -395,7 +395,7 @@ def test_a_program_that_prints_nothing_for_long_is_said_to_be_silent(
     assert "none for" not in cli("show", run.id).stdout
     before = time.time() - 720
     os.utime(run.files.log, (before, before))
-    assert "none for 12 min" in cli("show", run.id).stdout
+    assert "none for 12m" in cli("show", run.id).stdout
     panel = LivePlot(run.dir)
     panel.refresh()
     header = panel._widgets.words.header
