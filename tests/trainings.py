@@ -27,7 +27,7 @@ from nbtools.data.text_classification import occupations
 from nbtools.launcher.checks.step_count import schedule
 from nbtools.project import Project
 from nbtools.recipes import RECIPES, recipe_of
-from nbtools.run.checkpoints import Checkpoint
+from nbtools.run.checkpoints import Checkpoint, checkpoints_in
 from nbtools.run.run import Run
 from nbtools.run.state import RunState
 from nbtools.rundir.rundir import RUN_DIR_VARIABLE, RunDir, run_folders
@@ -183,6 +183,14 @@ def train_here(
     monkeypatch.setenv(RUN_DIR_VARIABLE, str(files.path))
     run(importlib.import_module(f"{recipe_of(config).module}.train").train, Flags(config, resume_from=resume_from))
     return files
+
+
+def train_model(project: Project, key: str, monkeypatch: pytest.MonkeyPatch, **changes: Any) -> tuple[Path, Any]:
+    """Train a recipe with its TINY values in this process; return what its `Predictor` takes."""
+    write_inputs(key, project)
+    config = RECIPES[key].config_class(**{**TINY[key], **changes})
+    files = train_here(project, config, monkeypatch=monkeypatch)
+    return checkpoints_in(files.checkpoints)[-1].path / "model", config
 
 
 def rows(files: RunDir, without: Collection[str] = CLOCKED) -> list[dict[str, Any]]:

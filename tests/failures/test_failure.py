@@ -568,10 +568,8 @@ def train(fault):
                 time.sleep(600)
             elif fault == "leaves":
                 os._exit(0)
-            elif fault == "raises":
-                atexit.register(time.sleep, 60)
-                raise ValueError("bad sample")
-            torch.empty(10**15)
+            atexit.register(time.sleep, 60)
+            raise ValueError("bad sample")
         tell(step, "collective")
         dist.all_reduce(torch.ones(4), group=group)
 
@@ -591,7 +589,6 @@ train(sys.argv[1])
         ("hangs", 0, "waited 8 s for rank 1, which was in forward at step 3 (", "dist.all_reduce(torch.ones(4), group"),
         ("leaves", 0, "rank 1 ended first, with exit code 0, while rank 0 was in all_reduce", "dist.all_reduce(torch"),
         ("raises", 1, "ValueError: bad sample", 'raise ValueError("bad sample")'),
-        ("host", 1, "the process could get no more memory (", "torch.empty(10**15)"),
     ],
 )
 def test_torchrun_what_happened_to_one_of_two_real_ranks_is_told_in_words(
@@ -612,7 +609,6 @@ def test_torchrun_what_happened_to_one_of_two_real_ranks_is_told_in_words(
 
 
 LOADS = """\
-import os, sys
 import torch
 from torch.utils.data import DataLoader, Dataset
 
@@ -621,10 +617,8 @@ class Samples(Dataset):
         return 10_000
 
     def __getitem__(self, index):
-        if index == 17 and sys.argv[1] == "raises":
-            raise ValueError("bad sample 17")
         if index == 17:
-            os.kill(os.getpid(), 9)
+            raise ValueError("bad sample 17")
         return torch.zeros(4)
 
 for batch in DataLoader(Samples(), 4, num_workers=2):
@@ -634,25 +628,14 @@ for batch in DataLoader(Samples(), 4, num_workers=2):
 
 @pytest.mark.promise("fault-25")
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("fault", "message", "where"),
-    [
-        ("raises", "raised in a DataLoader worker (ValueError: bad sample 17)", "in __getitem__: raise ValueError"),
-        ("is killed", "a DataLoader worker died", "in <module>(?:: for batch in DataLoader|$)"),
-    ],
-)
-def test_the_cause_in_a_loader_worker_is_shown_and_no_worker_is_left(
-    supervised: Start, project: Project, fault: str, message: str, where: str
-) -> None:
+def test_the_cause_in_a_loader_worker_is_shown_and_no_worker_is_left(supervised: Start, project: Project) -> None:
     script = project.scripts / "loads.py"
     script.write_text(LOADS)
-    run = supervised(*agent(script, fault, nproc=1))
+    run = supervised(*agent(script, nproc=1))
     found = failed(run)
-    # On a busy machine torch's handler of SIGCHLD may interrupt the print of the traceback, even before torch's frame.
-    if fault == "raises" or "dataloader.py" in (found.traceback or ""):
-        assert found.message.startswith(message)
-        assert re.match(rf"scripts/loads.py:\d+ {where}", found.where or "")
-        assert "num_workers" in (found.advice or "")
+    assert found.message.startswith("raised in a DataLoader worker (ValueError: bad sample 17)")
+    assert re.match(r"scripts/loads.py:\d+ in __getitem__: raise ValueError", found.where or "")
+    assert "num_workers" in (found.advice or "")
     eventually(lambda: not members(run.files))
 
 

@@ -264,22 +264,3 @@ def test_two_nodes_started_by_hand_train_as_one(old: Project) -> None:
     assert (read_json(files.finished) or {})["step"] == 2
     assert (read_json(files.config) or {})["derived"]["world_size"] == 2
     assert "completed at step 2" in said[0] and "completed" not in said[1]
-
-
-@pytest.mark.promise("guide-L11", "guide-G12")
-@pytest.mark.slow
-def test_the_callers_environment_reaches_every_rank(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
-    from nbtools.launcher.launch import launch
-
-    script = project.scripts / "tells.py"
-    script.write_text(
-        "import os, pathlib\n"
-        "text = os.environ['NCCL_DEBUG'] + ' ' + os.environ['LOGLEVEL']\n"
-        "pathlib.Path(os.environ['NBTOOLS_RUN_DIR'], 'told-' + os.environ['RANK']).write_text(text)\n"
-    )
-    monkeypatch.setenv("NCCL_DEBUG", "INFO")
-    monkeypatch.setenv("LOGLEVEL", "INFO")
-    run = launch(script, nproc_per_node=2, gpus=())
-    run.wait(120)
-    assert [(run.dir / f"told-{rank}").read_text() for rank in range(2)] == ["INFO INFO", "INFO INFO"]
-    assert "Starting elastic_operator" in run.log(), "torchrun itself tells more"

@@ -13,6 +13,7 @@ import pytest
 from fuzzing import examples
 from hypothesis import given
 from hypothesis import strategies as st
+from launched import python
 
 import nbtools as nt
 from nbtools.config import Launch
@@ -26,7 +27,7 @@ import json, os, sys
 rank = os.environ.get("RANK", "none")
 content = {"args": sys.argv[1:], "world": os.environ.get("WORLD_SIZE"), "cwd": os.getcwd(), "name": __name__}
 content |= {"threads": os.environ.get("OMP_NUM_THREADS"), "pid": os.getpid()}
-content |= {"gpus": os.environ.get("CUDA_VISIBLE_DEVICES")}
+content |= {name: os.environ.get(name) for name in ("CUDA_VISIBLE_DEVICES", "NCCL_DEBUG", "LOGLEVEL")}
 with open(os.path.join(os.environ["RECORDS"], f"rank{rank}.json"), "w") as file:
     json.dump(content, file)
 """
@@ -172,23 +173,19 @@ def test_python_runs_the_program_under_torchrun_with_further_arguments(project: 
     assert found.keys() == {"rank0", "rank1"}
     for each in found.values():
         assert each["args"] == ["--name", "it's $(touch p)", "", "--log", "0.1 \n2", "--", "--m"]
-        assert (each["world"], each["name"], each["threads"], each["gpus"]) == ("2", "__main__", "3", "")
+        assert (each["world"], each["name"], each["threads"]) == ("2", "__main__", "3")
+        assert each["CUDA_VISIBLE_DEVICES"] == ""
         assert Path(each["cwd"]) == elsewhere, "without cwd, the folder of the call"
     assert not (project.root / "p").exists()
 
 
-@pytest.mark.slow
-def test_torchrun_makes_each_rank_the_program(project: Project, records: Path) -> None:
+def test_a_rank_of_torchrun_becomes_the_program(project: Project, records: Path) -> None:
     (project.root / "work").mkdir()
     path = write_script(Program(script="train.py", args=["-x"], cwd="work"), "mine", project=project)
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
-    done = started(*torchrun, path, "--lr", "1", cwd=project.root)
-    assert done.returncode == 0, done.stderr
-    found = recorded(records)
-    assert found.keys() == {"rank0", "rank1"}
-    assert {each["world"] for each in found.values()} == {"2"}
-    assert {each["cwd"] for each in found.values()} == {str(project.root / "work")}
-    assert {tuple(each["args"]) for each in found.values()} == {("-x", "--lr", "1")}
+    python(path, "--lr", "1", cwd=project.root, RANK="1", WORLD_SIZE="2", TORCHELASTIC_RUN_ID="none")
+    (found,) = recorded(records).values()
+    expected = {"world": "2", "cwd": str(project.root / "work"), "args": ["-x", "--lr", "1"]}
+    assert {name: found[name] for name in expected} == expected
 
 
 def test_python_starts_a_program_once_where_torchrun_is_off(project: Project, records: Path) -> None:
@@ -216,8 +213,13 @@ def test_a_module_is_found_in_its_working_directory(project: Project, records: P
 # --- in the background -------------------------------------------------------------------------------
 
 
+@pytest.mark.promise("guide-L11", "guide-G12")
 @pytest.mark.slow
-def test_a_launched_module_starts_in_its_folder_and_keeps_its_bytes(project: Project, records: Path) -> None:
+def test_a_launched_module_starts_in_its_folder_with_the_callers_environment_and_keeps_its_bytes(
+    project: Project, records: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("NCCL_DEBUG", "LOGLEVEL"):
+        monkeypatch.setenv(name, "INFO")
     package = project.root / "repo" / "pkg"
     package.mkdir(parents=True)
     (package / "__init__.py").write_text("")
@@ -226,6 +228,8 @@ def test_a_launched_module_starts_in_its_folder_and_keeps_its_bytes(project: Pro
     path = write_script(program, "mine", Launch(nproc_per_node=2, gpus=()), project=project)
     run = nt.launch(path, args=["--monitor", "--", "--log"])
     run.wait(120)
+    assert "Starting elastic_operator" in run.log(), "torchrun itself tells more"
+    assert all(each["NCCL_DEBUG"] == each["LOGLEVEL"] == "INFO" for each in recorded(records).values())
     started_with = recorded(records)["rank1"]
     assert started_with["args"] == run.info["args"] == ["--", "--lr", "1", "--monitor", "--", "--log"]
     assert started_with["cwd"] == str(project.root / "repo")

@@ -4,14 +4,13 @@ import ast
 import hashlib
 import os
 import re
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from launched import python
 
 from nbtools import __version__
 from nbtools.config import Launch
@@ -102,18 +101,14 @@ def test_a_hostile_value_is_one_literal_and_nothing_else(text: str) -> None:
     assert source.count("\n") == harmless.count("\n")
 
 
-@pytest.mark.parametrize("preset", RECIPES["mlm_pretraining"].presets)
-def test_ruff_has_nothing_to_say_about_a_script(preset: str, tmp_path: Path) -> None:
-    config, launch = RECIPES["mlm_pretraining"].preset(preset)
-    values = {"dataset": "data/it's text.txt", "model_name": 'a "quoted" name'}
-    path = tmp_path / "some_name.py"
-    path.write_text(render(config.replace(**values), "some_name", launch))
+def test_ruff_has_nothing_to_say_about_a_script(tmp_path: Path) -> None:
+    for preset in RECIPES["mlm_pretraining"].presets:
+        config, launch = RECIPES["mlm_pretraining"].preset(preset)
+        values = {"dataset": "data/it's text.txt", "model_name": 'a "quoted" name'}
+        (tmp_path / f"{preset}.py").write_text(render(config.replace(**values), f"on_{preset}", launch))
     settings = ["--config", str(REPOSITORY / "pyproject.toml"), "--no-cache"]
     for command in (["format", "--diff", *settings], ["check", "--ignore", "I001", *settings]):
-        done = subprocess.run(
-            [sys.executable, "-m", "ruff", *command, path], capture_output=True, text=True, check=False
-        )
-        assert done.returncode == 0, done.stdout + done.stderr
+        python("-m", "ruff", *command, tmp_path)
 
 
 def test_the_docstring_shows_the_commands_that_run_the_script(project: Project) -> None:

@@ -32,7 +32,6 @@ def swap_words(path: Path) -> None:
 CHANGES: dict[str, tuple[str, dict[str, Any], Edit]] = {
     "the order of words": ("mlm_pretraining", {}, lambda root: swap_words(root / "texts" / "03.txt")),
     "a further file": ("mlm_pretraining", {}, lambda root: shutil.copy(root / "texts/03.txt", root / "texts/99.txt")),
-    "a missing file": ("mlm_pretraining", {}, lambda root: (root / "texts" / "29.txt").unlink()),
     "the case of a letter": (
         "masked_diffusion",
         {},

@@ -40,7 +40,7 @@ _FAST = ("masked_diffusion, pairs", "llm_gan, verdicts")
     [pytest.param(case, id=name, marks=[] if name in _FAST else pytest.mark.slow) for name, case in CASES.items()],
 )
 def test_all_ranks_run_the_blocks_of_a_model_together(case: Case, start: ByHand, cpu_project: Project) -> None:
-    """On three ranks; `test_contract` compares two ranks with a whole model."""
+    """`test_contract` compares sharded ranks with a whole model."""
     key, changes, medium = case
     write_inputs(key, cpu_project)
     if changes.get("dataset") == "stories.csv":
@@ -51,6 +51,6 @@ def test_all_ranks_run_the_blocks_of_a_model_together(case: Case, start: ByHand,
     values |= changes
     if key == "llm_gan":
         values |= {"generator_warmup_steps": 1, "judge_warmup_steps": 1}
-    run = start.forked(RECIPES[key].config_class(**values), nproc=3)
+    run = start.forked(RECIPES[key].config_class(**values))
     assert {"eval/loss", "test/loss"} <= {name for row in rows(run.files) for name in row}
     assert not medium or media.read(run.files.media, medium)

@@ -1,37 +1,29 @@
 """Episodes with frozen weights: the returns of `Agent`, drawn; goals that cannot be read are errors of their rows."""
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 import torch
 
 from nbtools.project import Project
-from nbtools.recipes import AlgorithmDistillationConfig
 from nbtools.recipes.predict_settings import AlgorithmDistillationPredict
 from nbtools.training.algorithm_distillation.predict import Predictor
 from nbtools.training.algorithm_distillation.rollout import FOUND, GOAL, Agent
 
-from trainings import TINY, train_here
-
-
-@pytest.fixture
-def trained(cpu_project: Project, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, AlgorithmDistillationConfig]:
-    config = AlgorithmDistillationConfig(**TINY["algorithm_distillation"])
-    return train_here(cpu_project, config, monkeypatch=monkeypatch).checkpoint(6) / "model", config
+from trainings import train_model
 
 
 def test_the_returns_are_those_of_the_agent_and_the_median_rollout_is_drawn(
-    trained: tuple[Path, AlgorithmDistillationConfig],
+    cpu_project: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    predictor = Predictor(*trained, torch.device("cpu"))
+    folder, config = train_model(cpu_project, "algorithm_distillation", monkeypatch)
+    predictor = Predictor(folder, config, torch.device("cpu"))
     settings = AlgorithmDistillationPredict(episodes=3, rollouts=5, seed=2, num_frames=6)
     first, named, *wrong = predictor.predict(["", " 0:2", "0:3", "here"], settings)
     assert [row["error"] for row in wrong] == [
         "0:3 is outside the grid; columns and rows go from 0 to 2",
         "'here' is not a goal; write column:row, such as 7:2",
     ]
-    agent = Agent.open(trained[0])
+    agent = Agent.open(folder)
     unseen = agent.transformer.unseen_goals_G2[0].tolist()
     assert first["goal"] == f"{unseen[0]}:{unseen[1]}"
     assert first["is_unseen"]

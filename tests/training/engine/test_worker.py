@@ -1,7 +1,6 @@
 """What loops call: learning rate, accumulation without traffic, signals as flags, heartbeats, the end of the agent."""
 
 import ast
-import contextlib
 import ctypes
 import ipaddress
 import itertools
@@ -44,6 +43,7 @@ from nbtools.training.process.device import choose_device, stay_on_this_machine
 from nbtools.training.process.heartbeat_writer import HeartbeatWriter
 from nbtools.training.process.signals import StopRequest, die_with_agent
 
+from forked_rank import start_ranks
 from trainings import TINY, ByHand, assert_same_checkpoints, rows
 
 CPU = torch.device("cpu")
@@ -371,45 +371,36 @@ def test_a_heartbeat_names_the_phase_and_since_when(project: Project, monkeypatc
 # --- real processes -------------------------------------------------------------------------------
 
 STUCK = """
-import sys, time
+import os, sys, time
 from pathlib import Path
 from nbtools.rundir.rundir import RunDir
 from nbtools.training.process import heartbeat_writer
 from nbtools.training.process.signals import StopRequest, die_with_agent
 heartbeat_writer._BEAT_EVERY_S = 0.1
 with StopRequest() as stop:
-    heartbeat_writer.HeartbeatWriter(RunDir(Path(sys.argv[1])), int(sys.argv[2]), stop)
+    heartbeat_writer.HeartbeatWriter(RunDir(Path(sys.argv[1])), int(os.environ["RANK"]), stop)
     print("ready", flush=True)
     while True:
         time.sleep(1)
 """
 
 
-@contextlib.contextmanager
-def program(*argv: str, **environment: str) -> Iterator[subprocess.Popen[str]]:
-    """A Python program that has said that it is ready; killed at the end."""
-    process = subprocess.Popen(
-        [sys.executable, "-c", *argv], env={**os.environ, **environment}, stdout=subprocess.PIPE, text=True
-    )
-    try:
-        assert process.stdout is not None
-        assert process.stdout.readline() == "ready\n"
-        yield process
-    finally:
-        process.kill()
-        process.communicate()
-
-
-@pytest.mark.slow
 def test_a_rank_stuck_in_a_collective_leaves_when_it_is_stopped_because_a_peer_died(project: Project) -> None:
     files = RunDir.create(project.runs, "x")
-    with program(STUCK, str(files.path), "0") as survivor:
-        with program(STUCK, str(files.path), "1") as victim:
-            survivor.send_signal(signal.SIGTERM)
-            time.sleep(1)
-            assert survivor.poll() is None  # an ordinary stop: all peers are alive
-            assert victim.poll() is None
-        assert survivor.wait(timeout=300) == 1
+    script, log = project.root / "stuck.py", project.root / "log"
+    script.write_text(STUCK)
+    survivor, victim = start_ranks(script, [str(files.path)], [{"RANK": "0"}, {"RANK": "1"}], cwd=project.root, log=log)
+    try:
+        eventually(lambda: log.is_file() and log.read_text().count("ready") == 2)
+        survivor.terminate()
+        time.sleep(1)
+        assert survivor.is_alive() and victim.is_alive(), "an ordinary stop: all peers are alive"
+        victim.kill()
+        survivor.join(300)
+        assert survivor.exitcode == 1
+    finally:
+        survivor.kill()
+        victim.kill()
 
 
 def parent_death_signal() -> int:
@@ -550,7 +541,7 @@ for line in sys.stdin:
 """
 
 
-@pytest.mark.parametrize("end", ["fail", "end", "kill"])
+@pytest.mark.parametrize("end", ["fail", "kill"])
 @pytest.mark.slow
 def test_loader_workers_outlive_signals_to_their_group_but_never_their_rank(end: str) -> None:
     rank = subprocess.Popen(
@@ -573,10 +564,10 @@ def test_loader_workers_outlive_signals_to_their_group_but_never_their_rank(end:
         assert int(rank.stdout.readline()) == worker  # the same one: a new one would have another pid
         if end == "kill":
             rank.kill()
-        elif end == "fail":
+        else:
             rank.stdin.write("fail\n")
         rank.stdin.close()
-        assert rank.wait(timeout=300) == {"fail": 1, "end": 0, "kill": -9}[end]
+        assert rank.wait(timeout=300) == {"fail": 1, "kill": -9}[end]
         eventually(lambda: not is_running(worker))
     finally:
         rank.kill()

@@ -1,7 +1,6 @@
 """From stories to tokens: what a model reads, where it ends, and pretrained models that do not fit each other."""
 
 import csv
-import functools
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -25,7 +24,7 @@ from nbtools.training.llm_gan.gan_data import GANData
 from nbtools.training.llm_gan.pretrained import pretrained_tokenizer
 
 import trainings
-from trainings import assert_same_checkpoints, by_hand, gradients_of, rows, train_here
+from trainings import assert_same_checkpoints, by_hand, rows, train_here
 
 TRAIN = [
     Story("title: The Dog", "The dog runs. It runs far!"),
@@ -285,19 +284,6 @@ def test_a_judge_that_writes_resumes_in_the_middle_of_the_game_to_the_bit(
     assert_same_checkpoints(straight.checkpoint(4), resumed.checkpoint(4))
     state = checkpoint.load_state(straight.checkpoint(4))
     assert state["verdicts"]["baseline"] != 0
-
-
-def test_accumulated_verdicts_give_the_gradients_of_one_large_batch(
-    library: Project, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    at_once = {"generator_warmup_steps": 0, "judge_warmup_steps": 0, "judge_steps": 1, "max_steps": 1}
-    config = training("verdicts", **at_once, batch_size=16)
-    train = functools.partial(train_here, library, monkeypatch=monkeypatch)
-    (whole, _), (divided, _) = (
-        gradients_of(train, config.replace(**parts), monkeypatch)
-        for parts in ({}, {"batch_size": 4, "gradient_accumulation_steps": 4})
-    )
-    trainings.assert_same_gradients(whole, divided)
 
 
 @pytest.mark.promise("guide-G4", "guide-G6")

@@ -1,14 +1,10 @@
 """Texts of a trained generator: from the seed and their prompt alone; the Markov chain; adapters."""
 
-from pathlib import Path
-from typing import Any
-
 import numpy as np
 import pytest
 import torch
 
 from nbtools.project import Project
-from nbtools.recipes import LLMGANConfig
 from nbtools.recipes.llm_gan import NUM_SPECIAL_TOKENS
 from nbtools.recipes.predict_settings import LLMGANPredict
 from nbtools.training.engine import checkpoint
@@ -17,20 +13,16 @@ from nbtools.training.llm_gan.gan_data import markov_data
 from nbtools.training.llm_gan.generator import Generator, build_generator
 from nbtools.training.llm_gan.predict import Predictor
 
-from trainings import ADAPTED, TINY, train_here, write_base
+from trainings import ADAPTED, train_model, write_base
 
 CPU = torch.device("cpu")
-
-
-def trained(project: Project, monkeypatch: pytest.MonkeyPatch, **changes: Any) -> tuple[Path, LLMGANConfig]:
-    config = LLMGANConfig(**{**TINY["llm_gan"], "max_steps": 2, **changes})
-    return train_here(project, config, monkeypatch=monkeypatch).checkpoint(2) / "model", config
+KEY = "llm_gan"
 
 
 def test_sequences_of_the_chain_are_those_that_the_training_would_write(
     cpu_project: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    folder, config = trained(cpu_project, monkeypatch)
+    folder, config = train_model(cpu_project, KEY, monkeypatch, max_steps=2)
     rows = list(Predictor(folder, config, CPU).predict(["", "b"], LLMGANPredict(num_texts=3, seed=5)))
     texts = [text for row in rows for text in row["texts"]]
     assert rows[0]["text"] == "\n\n".join(texts[:3])
@@ -50,7 +42,8 @@ def test_sequences_of_the_chain_are_those_that_the_training_would_write(
 def test_texts_do_not_depend_on_the_other_prompts_and_a_long_prompt_is_an_error_of_its_row(
     cpu_project: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    predictor = Predictor(*trained(cpu_project, monkeypatch, dataset="topics", prompt_length=12), CPU)
+    topics = {"dataset": "topics", "prompt_length": 12, "max_steps": 2}
+    predictor = Predictor(*train_model(cpu_project, KEY, monkeypatch, **topics), CPU)
     prompts = ["the loop", "a much longer prompt about names", " ".join(["names"] * 12), ""]
     rows = list(predictor.predict(prompts, LLMGANPredict(seed=1)))
     assert "has 12 tokens, and the model was trained with at most 11" in rows[2]["error"]
@@ -73,8 +66,8 @@ def test_texts_do_not_depend_on_the_other_prompts_and_a_long_prompt_is_an_error_
 
 def test_an_adapter_of_a_chat_model_writes(cpu_project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(cpu_project.root)
-    write_base("llm_gan", cpu_project)
-    folder, config = trained(cpu_project, monkeypatch, adapter="lora", **ADAPTED["llm_gan"])
+    write_base(KEY, cpu_project)
+    folder, config = train_model(cpu_project, KEY, monkeypatch, adapter="lora", max_steps=2, **ADAPTED[KEY])
     assert not (folder / "generator" / "model.safetensors").exists()
     (row,) = Predictor(folder, config, CPU).predict(["title: the cat"], LLMGANPredict())
     assert row["texts"] == [row["text"]]

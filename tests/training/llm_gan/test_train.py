@@ -307,18 +307,16 @@ def test_sampled_texts_and_verdicts_are_learnt_as_they_were_sampled(
     }
 
 
-@pytest.mark.parametrize("precision", ["bf16", "fp16"])
-def test_every_weight_learns_in_half_precision_as_in_full(
-    trained: Train, monkeypatch: pytest.MonkeyPatch, precision: str
-) -> None:
+def test_every_weight_learns_in_half_precision_as_in_full(trained: Train, monkeypatch: pytest.MonkeyPatch) -> None:
     """Autocast keeps a weight's half that was made without gradients: one context must not see writing and learning."""
     saved = trained(tiny()).checkpoint(6)
     go_on = functools.partial(trained, resume_from=saved)
     config = tiny(max_steps=7)
     whole, _ = gradients_of(go_on, config, monkeypatch)
-    half, _ = gradients_of(go_on, config.replace(precision=precision, gradient_clip=0), monkeypatch)
-    assert len(half) == len(whole) > 8
-    assert all(gradient.abs().sum() > 0 for gradient in half)
+    for precision in ("bf16", "fp16"):
+        half, _ = gradients_of(go_on, config.replace(precision=precision, gradient_clip=0), monkeypatch)
+        assert len(half) == len(whole) > 8
+        assert all(gradient.abs().sum() > 0 for gradient in half), precision
 
 
 def test_the_generators_weights_alone_can_be_gone_on_from(trained: Train, cpu_project: Project) -> None:
@@ -328,9 +326,6 @@ def test_the_generators_weights_alone_can_be_gone_on_from(trained: Train, cpu_pr
     torch.save({"model_state_dict": weights, "epoch": 3}, cpu_project.root / "generator_epoch_3.pt")
     files = trained(tiny(max_steps=4), cpu_project.root / "generator_epoch_3.pt")
     assert rows(files)[0]["train/loss"] < rows(trained(tiny(max_steps=1)))[0]["train/loss"]
-
-
-# --- two processes --------------------------------------------------------------------------------
 
 
 # --- learning -------------------------------------------------------------------------------------

@@ -13,18 +13,16 @@ from nbtools.run.checkpoints import Checkpoint
 from nbtools.training.mlm_pretraining.predict import Predictor
 from nbtools.training.prediction_server import model_folder_of
 
-from trainings import ADAPTED, TINY, train_here, write_base
+from trainings import ADAPTED, TINY, train_here, train_model, write_base
 
 CPU = torch.device("cpu")
 
 
 @pytest.fixture(params=["words", "byte_bpe"])
 def trained(
-    texts: Project, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+    cpu_project: Project, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
 ) -> tuple[Path, MLMPretrainingConfig]:
-    config = MLMPretrainingConfig(**{**TINY["mlm_pretraining"], "vocab_size": 300, "tokenizer": request.param})
-    files = train_here(texts, config, monkeypatch=monkeypatch)
-    return files.checkpoint(6) / "model", config
+    return train_model(cpu_project, "mlm_pretraining", monkeypatch, vocab_size=300, tokenizer=request.param)
 
 
 def test_masks_are_filled_as_the_models_own_class_fills_them(trained: tuple[Path, MLMPretrainingConfig]) -> None:
@@ -48,14 +46,13 @@ def test_masks_are_filled_as_the_models_own_class_fills_them(trained: tuple[Path
         assert row["text"] == tokenizer.decode(filled)
 
 
-def test_an_adapter_is_opened_with_its_base(texts: Project, monkeypatch: pytest.MonkeyPatch) -> None:
-    write_base("mlm_pretraining", texts)
-    config = MLMPretrainingConfig(**{**TINY["mlm_pretraining"], **ADAPTED["mlm_pretraining"]}).replace(
-        model_name=str(texts.root / "base"), adapter="lora"
-    )
-    files = train_here(texts, config, monkeypatch=monkeypatch)
-    assert not (files.checkpoint(6) / "model" / "model.safetensors").exists()
-    (row,) = Predictor(files.checkpoint(6) / "model", config, CPU).predict(["w1 [MASK]"], MLMPretrainingPredict())
+def test_an_adapter_is_opened_with_its_base(cpu_project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(cpu_project.root)
+    write_base("mlm_pretraining", cpu_project)
+    adapted = {**ADAPTED["mlm_pretraining"], "adapter": "lora"}
+    folder, config = train_model(cpu_project, "mlm_pretraining", monkeypatch, **adapted)
+    assert not (folder / "model.safetensors").exists()
+    (row,) = Predictor(folder, config, CPU).predict(["w1 [MASK]"], MLMPretrainingPredict())
     assert len(row["masks"]) == 1
 
 

@@ -143,23 +143,6 @@ def test_a_classifier_exports_a_canine_and_its_heads(
 
 
 @pytest.mark.promise("safety-adapter")
-def test_only_the_adapter_trains_as_many_weights_as_peft_counts(trained: Train, cpu_project: Project) -> None:
-    prepare("masked_diffusion", cpu_project)
-    files = trained(config_of("masked_diffusion"))
-    targets = ["q_proj", "k_proj", "v_proj", "attn_out", "ff_proj", "up_proj", "ff_out"]
-    settings = peft.LoraConfig(r=4, target_modules=targets, exclude_modules=["model.transformer.ff_out"])
-    own = peft.get_peft_model(load_llada(str(cpu_project.root / "base")), settings)
-    num_trained, num_parameters = own.get_nb_trainable_parameters()
-    derived = (read_json(files.config) or {})["derived"]
-    assert (derived["num_trained_parameters"], derived["num_parameters"]) == (num_trained, num_parameters)
-    saved = files.checkpoint(6)
-    assert sum(weight.numel() for weight in weights_in(saved / "model").values()) == num_trained
-    moments = torch.load(saved / "state.pt", weights_only=True)["optimizer"]
-    assert sum(state["exp_avg"].numel() for state in moments.values()) == num_trained
-    assert not list((saved / "model").glob("model*.safetensors"))
-
-
-@pytest.mark.promise("safety-adapter")
 def test_the_published_llada_s_figures_are_those_of_peft() -> None:
     config = config_of("masked_diffusion", model_name="GSAI-ML/LLaDA-8B-Instruct", lora_rank=16, precision="bf16")
     with torch.device("meta"):
@@ -232,11 +215,24 @@ def test_without_peft_the_extra_to_install_is_named(
 
 
 @pytest.mark.promise("safety-adapter")
-def test_an_adapter_is_resumed_on_its_own_base_alone(trained: Train, cpu_project: Project) -> None:
+def test_only_as_many_weights_train_as_peft_counts_and_they_resume_on_their_own_base_alone(
+    trained: Train, cpu_project: Project
+) -> None:
     prepare("masked_diffusion", cpu_project)
     config = config_of("masked_diffusion")
     files = trained(config)
+    targets = ["q_proj", "k_proj", "v_proj", "attn_out", "ff_proj", "up_proj", "ff_out"]
+    settings = peft.LoraConfig(r=4, target_modules=targets, exclude_modules=["model.transformer.ff_out"])
+    own = peft.get_peft_model(load_llada(str(cpu_project.root / "base")), settings)
+    num_trained, num_parameters = own.get_nb_trainable_parameters()
+    derived = (read_json(files.config) or {})["derived"]
+    assert (derived["num_trained_parameters"], derived["num_parameters"]) == (num_trained, num_parameters)
     checkpoint = files.checkpoint(3)
+    assert sum(weight.numel() for weight in weights_in(checkpoint / "model").values()) == num_trained
+    moments = torch.load(checkpoint / "state.pt", weights_only=True)["optimizer"]
+    assert sum(state["exp_avg"].numel() for state in moments.values()) == num_trained
+    assert not list((checkpoint / "model").glob("model*.safetensors"))
+
     base = json.loads((checkpoint / "manifest.json").read_text())["base"]["model_name"]
     assert base["name"] == str(cpu_project.root / "base")
     assert list(base["sha256"]) == ["model.safetensors"]

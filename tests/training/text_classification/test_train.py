@@ -23,7 +23,7 @@ from nbtools.rundir.json_files import read_json
 from nbtools.training.text_classification.predict import Predictor
 from nbtools.training.text_classification.train import parts_of_langs
 
-from trainings import OCCUPATIONS, ByHand, rows, write_csv, write_inputs
+from trainings import OCCUPATIONS, ByHand, rows, script_text, write_csv, write_inputs
 from trainings import TINY as TINY_VALUES
 
 TINY = TINY_VALUES["text_classification"]
@@ -206,7 +206,7 @@ def test_a_file_of_its_own_for_evaluation_and_generic_codes(trained: Train, tabl
 @pytest.mark.parametrize("weight", [0.0, 1.0])
 @pytest.mark.slow
 def test_one_head_alone_trains_too(trained: Train, weight: float) -> None:
-    seen = rows(trained(tiny(seq2seq_weight=weight, max_steps=20)))
+    seen = rows(trained(tiny(seq2seq_weight=weight, max_steps=10)))
     first, *_, last = (row["train/loss"] for row in seen)
     assert last < first
     assert ("eval/seq2seq_loss" if weight else "eval/flat_loss") in seen[-1]
@@ -250,7 +250,7 @@ def test_the_presets_divide_the_original_s_batch_among_the_gpus() -> None:
 )
 @pytest.mark.slow
 def test_a_predictor_reads_texts_as_the_training_did(trained: Train, changes: dict[str, Any], is_same: bool) -> None:
-    files = trained(tiny(max_steps=3, **changes))
+    files = trained(tiny(max_steps=1, **changes))
     plain, spelled = predictions(files.path, ["smed og husmand", "SMED  og Husmand"])
     assert (plain == spelled) is is_same
 
@@ -302,7 +302,7 @@ Worker.batches = first
 
 @pytest.mark.slow
 def test_a_row_that_is_read_takes_less_than_250_bytes_up_to_the_first_batch(start: ByHand, tables: Project) -> None:
-    """Beside the same with five thousand rows, most of which is torch and other imports (393 MB on a CPU)."""
+    """Beside the same with five thousand rows, most of which is torch and other imports."""
 
     def peak_mb(num_rows: int) -> int:
         with (tables.root / "large.csv").open("w") as file:
@@ -311,8 +311,9 @@ def test_a_row_that_is_read_takes_less_than_250_bytes_up_to_the_first_batch(star
                 codes = f"{10_000 + number % 1900},{'' if number % 7 else 10_000 + number % 37}"
                 file.write(f"labourer number {number} of the parish,en,{codes}\n")
         config = TextClassificationConfig(dataset="large.csv", test_fraction=0.0)
-        process = start(config, nproc=None, more=_SAY_PEAK)
-        assert process.wait(500) == 0, start.said(process)[-3000:]
+        start.script.write_text(script_text(config, _SAY_PEAK))
+        codes, said = start.ended(start.script, nproc=1, timeout_s=500)
+        assert codes == [0], said[-3000:]
         (tables.root / "large.csv").unlink()  # pytest keeps the folder
         peak, batch_size = map(int, (tables.root / "peak.txt").read_text().split())
         assert batch_size == config.batch_size

@@ -1,4 +1,4 @@
-"""Dataclasses of transformers' language modelling example."""
+"""Dataclasses of transformers' language modelling example, one of which derives from TrainingArguments."""
 
 import os
 import sys
@@ -28,8 +28,16 @@ class DataTrainingArguments:
     streaming: bool = field(default=False, metadata={"help": "Enable streaming mode"})
 
 
+@dataclass
+class CustomArguments(TrainingArguments):
+    """Arguments with a changed and a new one."""
+
+    learning_rate: float = field(default=1e-3, metadata={"help": "A larger one."})
+    mlm_probability: float = field(default=0.15, metadata={"help": "Ratio of tokens to mask"})
+
+
 def main():
-    parser = HfArgumentParser((ModelArguments, DataTrainingArguments, TrainingArguments))
+    parser = HfArgumentParser((ModelArguments, DataTrainingArguments, CustomArguments))
     if len(sys.argv) == 2 and sys.argv[1].endswith(".json"):
         model_args, data_args, training_args = parser.parse_json_file(json_file=os.path.abspath(sys.argv[1]))
     else:
