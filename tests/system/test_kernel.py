@@ -191,21 +191,6 @@ def test_a_run_outlives_its_kernel_and_a_fresh_one_sees_it_whole(server: Server)
     assert steps[-1] == run.step
 
 
-@pytest.mark.promise("fault-5")
-def test_a_fresh_kernel_knows_the_true_end_of_a_run_that_failed_meanwhile(server: Server) -> None:
-    kernel = server.start_kernel()
-    run = launch_from(server, kernel, steps=100_000)
-    server.ask("DELETE", f"kernels/{kernel}")
-    assert goes_on(run)
-    agent = next(child for child in psutil.Process(run.records.process.pid).children())
-    agent.kill()
-    fresh = server.start_kernel()
-    said = server.execute(
-        fresh, "import nbtools as nt\nrun = nt.Run.latest()\nprint(run.wait(300, False), run.returncode)"
-    )
-    assert said == "FAILED -9"
-
-
 @pytest.mark.promise("fault-6")
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
 def test_a_run_outlives_the_server(server: Server, number: signal.Signals) -> None:
