@@ -35,6 +35,10 @@ from slurm_cluster import SlurmCluster, running_cluster
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
+# Threads of OpenMP that wait for each other sleep: beside other tests, two that spin take three times the CPU time of a
+# training of one process. torch reads this when it is imported, and launched processes inherit it.
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+
 # An example may take long on a machine with much else to do. Where CI is set, hypothesis does the same by itself, and
 # takes fixed examples.
 hypothesis.settings.register_profile(

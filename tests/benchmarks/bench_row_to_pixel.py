@@ -22,7 +22,6 @@ from threading import Event, Thread
 from typing import Any
 
 from bench_canvas import METRICS, make_run, rows
-from bench_canvas_page import FRAMES, busy
 from playwright.sync_api import sync_playwright
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
@@ -36,6 +35,24 @@ LISTEN = """() => {
   const drawn = document.querySelector('.nbt-canvas').parentElement;
   new MutationObserver(() => window.draws.push(Date.now() / 1000)).observe(drawn, {attributeFilter: ['data-version']});
 }"""
+FRAME = """
+const free = () => new Promise(done => {
+  const channel = new MessageChannel();
+  channel.port1.onmessage = done;
+  channel.port2.postMessage(0);
+});
+window.frame = async act => {
+  let start = 0;
+  const began = new Promise(done => requestAnimationFrame(() => { start = performance.now(); done(free()); }));
+  const before = performance.now();
+  act();
+  const acted = performance.now() - before;
+  await began;
+  return acted + performance.now() - start;
+};
+undefined;
+"""
+"""A frame's cost: the event itself, then from the first animation callback until the main thread is free again."""
 MOVE = """share => {
   const target = document.querySelector('.nbt-chart canvas[role=img]');
   const {left, top, width, height} = target.getBoundingClientRect();
@@ -103,7 +120,7 @@ def measure_frames(notebook: Notebook, compared: Sequence[RunDir]) -> dict[str, 
     """CPU and wall milliseconds of a frame of a moving pointer while rows arrive, beside an idle and a busy kernel."""
     page = notebook.page
     first_canvas(page)
-    page.evaluate(FRAMES)
+    page.evaluate(FRAME)
     session = page.context.new_cdp_session(page)
     session.send("Performance.enable", {"timeDomain": "threadTicks"})
     is_done, found = Event(), {}
@@ -133,6 +150,12 @@ def measure_frames(notebook: Notebook, compared: Sequence[RunDir]) -> dict[str, 
     is_done.set()
     writer.join()
     return found
+
+
+def busy(session: Any) -> float:
+    """CPU milliseconds of the page's main thread so far, in tasks."""
+    found = {metric["name"]: metric["value"] for metric in session.send("Performance.getMetrics")["metrics"]}
+    return 1e3 * float(found["TaskDuration"])
 
 
 def measure_zooms(page: Any) -> list[float]:

@@ -1,6 +1,6 @@
-"""CPU seconds of listing, finding and removing 5,000 runs, of 10,000 metric names, of long lineages; panels' memory.
+"""CPU seconds of listing, finding and removing 5,000 runs, of 10,000 metric names, and of long lineages.
 
-python tests/benchmarks/bench_scale.py [runs] [names] [lineage] [panels]
+python tests/benchmarks/bench_scale.py [runs] [names] [lineage]
 """
 
 import json
@@ -11,7 +11,6 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-import psutil
 from rounds import cpu
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
@@ -20,7 +19,6 @@ from run_folder import RunFolder
 from nbtools.cli.commands import main as nbtools
 from nbtools.notebook.board.board import Board
 from nbtools.notebook.board.runs import runs
-from nbtools.notebook.panel.panel import LivePlot
 from nbtools.project import Project
 from nbtools.run.listing import active_run
 from nbtools.run.removal import clean
@@ -30,7 +28,7 @@ from nbtools.rundir.json_files import write_json
 from nbtools.rundir.names import find_run
 from nbtools.rundir.rundir import RunDir
 
-NUM_RUNS, NUM_NAMES, NUM_PANELS = 5_000, 10_000, 30
+NUM_RUNS, NUM_NAMES = 5_000, 10_000
 
 
 def end_run(runs: Path, number: int, num_rows: int = 40, parent: str | None = None) -> RunDir:
@@ -124,23 +122,7 @@ def measure_lineage(folder: Path) -> None:
         print(f"history after {number} resumes      {took:>7.2f} CPU s, {run.history.num_rows:,} rows")
 
 
-def measure_panels(folder: Path) -> None:
-    """Measure the memory of 30 panels of ended runs."""
-    made = [end_run(folder, number, num_rows=20_000) for number in range(NUM_PANELS + 1)]
-    process = psutil.Process()
-    panels = []
-    for number, run in enumerate(made):
-        panels.append(LivePlot(run.path))
-        panels[-1].refresh()
-        while panels[-1]._thread is not None:
-            time.sleep(0.05)
-        if number == 0:
-            before = process.memory_info().rss
-    grown = (process.memory_info().rss - before) / 1e6
-    print(f"{NUM_PANELS} panels of ended runs        {grown:>+7.0f} MB (at most +60)")
-
-
 if __name__ == "__main__":
-    for name in sys.argv[1:] or ["runs", "names", "lineage", "panels"]:
+    for name in sys.argv[1:] or ["runs", "names", "lineage"]:
         with tempfile.TemporaryDirectory() as folder:
             globals()[f"measure_{name}"](Path(folder))

@@ -1,23 +1,18 @@
-"""What nbtools costs on a Slurm cluster: a job up to its first step, and the polling of many runs.
+"""What nbtools costs on a Slurm cluster up to the first step of a job.
 
     python tests/benchmarks/bench_slurm.py [rounds]
 
-Starts a Slurm of its own (root; Debian's slurm-wlm and munge). First, CPU seconds from the submission to the first
-all-reduce of two ranks: `nbtools.launch` with a cluster against a job script with torchrun written by hand, in turn.
-Counted are the call, sbatch, and every process of the job below Slurm's own. Goal: at most 0.5 s more. Then the CPU
-time of a minute in which the states of 20 submitted runs are asked every two seconds, as panels do, without drawing: at
-most 0.3 s and 6 calls of squeue. And the CPU time of reading an answer with 5,000 jobs: at most 0.1 s.
+Starts a Slurm of its own (root; Debian's slurm-wlm and munge). CPU seconds from the submission to the first all-reduce
+of two ranks: `nbtools.launch` with a cluster against a job script with torchrun written by hand, in turn. Counted are
+the call, sbatch, and every process of the job below Slurm's own. Goal: at most 0.5 s more.
 """
 
 import json
 import os
-import shutil
 import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
@@ -28,12 +23,10 @@ from nbtools.config import Slurm
 from nbtools.launcher.launch import start
 from nbtools.launcher.preflight import check_launch
 from nbtools.launcher.request import LaunchRequest
-from nbtools.machine import slurm
 
 from slurm_cluster import SlurmCluster, running_cluster
 
-GOAL_S, GOAL_POLLING_S, GOAL_CALLS = 0.5, 0.3, 6
-RUNS, MINUTE_S, EVERY_S = 20, 60, 2
+GOAL_S = 0.5
 HAND, OURS = "sbatch, torchrun by hand", "nbtools.launch"
 
 PROGRAM = """\
@@ -63,23 +56,6 @@ BY_HAND = """\
 export OMP_NUM_THREADS=1
 {python} -m torch.distributed.run --standalone --nproc-per-node=2 {script} {measured}
 """
-
-
-@contextmanager
-def counted() -> Iterator[list[str]]:
-    """Note the commands of Slurm that are called meanwhile."""
-    calls: list[str] = []
-    real = slurm._called
-
-    def called(*command: str, **options: object) -> object:
-        calls.append(command[0])
-        return real(*command, **options)  # type: ignore[arg-type]
-
-    slurm._called = called  # type: ignore[assignment]
-    try:
-        yield calls
-    finally:
-        slurm._called = real
 
 
 def until_first_step(root: Path, cluster: SlurmCluster, rounds: int) -> None:
@@ -120,31 +96,6 @@ def until_first_step(root: Path, cluster: SlurmCluster, rounds: int) -> None:
     print(f"goal <= {GOAL_S}: {'reached' if extra <= GOAL_S else 'MISSED'}")
 
 
-def a_minute_of_polling(root: Path, cluster: SlurmCluster) -> None:
-    """Print the CPU time and the calls of squeue of a minute in which the states of pending runs are asked."""
-    before = cluster.submit("sleep 3600", "--partition=high", "--nodes=2", "--exclusive")
-    cluster.wait_until(before, "RUNNING")
-    script = root / "scripts" / "waits.py"
-    script.write_text("")
-    asked = Slurm(gpus_per_node=0)
-    runs = [start(check_launch(LaunchRequest(script=script, settings={"cluster": asked}))) for _ in range(RUNS)]
-    states = {run.state for run in runs}
-    with counted() as calls:
-        cpu, ends = so_far().cpu_s, time.monotonic() + MINUTE_S
-        while time.monotonic() < ends:
-            states |= {run.state for run in runs}
-            time.sleep(EVERY_S)
-        cpu = so_far().cpu_s - cpu
-    for run in runs:
-        run.stop()
-        shutil.rmtree(run.dir)
-    reached = cpu <= GOAL_POLLING_S and len(calls) <= GOAL_CALLS
-    print(
-        f"a minute of {RUNS} runs ({', '.join(sorted(states))}): {cpu:.2f} CPU s, {len(calls)} calls of squeue ", end=""
-    )
-    print(f"(goal <= {GOAL_POLLING_S} s, {GOAL_CALLS}): {'reached' if reached else 'MISSED'}")
-
-
 def main(rounds: int = 5) -> None:
     """Print all figures."""
     os.environ["OMP_NUM_THREADS"] = "1"
@@ -153,9 +104,7 @@ def main(rounds: int = 5) -> None:
         (root / "scripts").mkdir()
         (root / "runs").mkdir()
         os.environ |= {"NBTOOLS_ROOT": folder, "SLURM_CONF": str(cluster.conf)}
-        if rounds:
-            until_first_step(root, cluster, rounds)
-        a_minute_of_polling(root, cluster)
+        until_first_step(root, cluster, rounds)
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pages import look_in_the_dark
+from pages import find_nothing_serious, look_in_the_dark
 from run_folder import RunFolder
 
 from nbtools.recipes import RECIPES
@@ -145,6 +145,7 @@ def test_the_board_sorts_groups_labels_opens_deletes_and_is_stored(
     again.get_by_text("Script of a_wide against that of a_lr_high").locator("visible=true").wait_for()
     again.get_by_placeholder("name, tag, state, drawn, recipe, note").fill("a_")
     again.get_by_text("1 to 12 of 13 runs").locator("visible=true").wait_for()
+    find_nothing_serious(notebook, "table and comparison", "label", "aria-input-field-name")
     notebook.command("docmanager:save")
     notebook.restart_kernel()
     eventually(lambda: again.locator("img:visible").count() == 1, "the stored picture takes the place of the widgets")

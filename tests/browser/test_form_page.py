@@ -2,11 +2,11 @@
 
 import contextlib
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from pages import find_nothing_serious, see
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow]
 
@@ -36,6 +36,10 @@ def test_without_its_kernel_a_form_is_one_sentence_and_no_broken_icon(notebook: 
     form.get_by_label("script").fill("typed_before")
     form.get_by_role("button", name="Write script").wait_for()
     assert not sentence().is_visible()
+    form.get_by_label("learning_rate", exact=True).fill("-1")
+    see(form, "Cannot write or launch")
+    notebook.shoot("form-mistake", form)
+    find_nothing_serious(notebook, "form", "label", "select-name", "color-contrast")
     notebook.command("docmanager:save")
 
     notebook.restart_kernel()
@@ -63,7 +67,9 @@ def test_own_table_is_launched_on_its_columns_with_three_clicks(notebook: Any) -
     (root / "scripts" / "text_classification.py").unlink()
     form = notebook.run("new.ipynb", "import nbtools as nt\nform = nt.new()\nform").locator(".nbtools-form").first
     try:
+        form.get_by_role("button", name="Text classification").wait_for()
         notebook.shoot("form-new", form)
+        find_nothing_serious(notebook, "new", "button-name")
         _choose_card(form, "Text classification")
         form.get_by_label("file", exact=True).select_option(label=_label(form, "answers.csv"))
         form.locator("th.nbtools-named", has_text="what was said").wait_for()
@@ -100,31 +106,27 @@ def _label(form: Any, name: str) -> str:
     return next(text for text in options if text.startswith(name))
 
 
-@pytest.mark.parametrize("source", [FORM, PROGRAM], ids=["recipe", "program"])
-def test_columns_follow_the_width_launch_is_in_view(notebook: Any, source: str, eventually: Callable[..., Any]) -> None:
-    shutil.copy(ROOT / "notebooks" / "train_digits.py", notebook.lab.project / "train_digits.py")
-    notebook.page.set_viewport_size({"width": 1600, "height": 700})
-    form = notebook.run("wide.ipynb", source, "print('below')").locator(".nbtools-form").first
-    if source == PROGRAM:
-        form.get_by_label("epochs").wait_for()
+def assert_columns_follow_the_width(notebook: Any, form: Any, columns: dict[int, int], eventually: Any) -> None:
+    """Assert that a form has these columns at these widths, is as wide as the page at most, and shows Launch."""
     headings = form.locator(".nbtools-columns .nbtools-fold")
     headings.first.wait_for()
 
     def num_columns() -> int:
         return len({round(heading.bounding_box()["x"]) for heading in headings.all() if heading.is_visible()})
 
-    # Those of a program's launch are two; those of its arguments are as many as there are groups.
-    for width, columns in ((1600, 2 if source == PROGRAM else 3), (1200, 2), (900, 1)):
+    before = notebook.page.viewport_size
+    for width, count in columns.items():
         notebook.page.set_viewport_size({"width": width, "height": 700})
-        eventually(lambda columns=columns: num_columns() == columns, f"{columns} columns at {width} pixels")
+        eventually(lambda count=count: num_columns() == count, f"{count} columns at {width} pixels")
         notebook.page.evaluate("() => { document.querySelector('.jp-WindowedPanel-outer').scrollTop = 0 }")
         assert form.bounding_box()["height"] > 700
         launch = form.get_by_role("button", name="Launch").bounding_box()
         assert launch["y"] + launch["height"] < 700
         assert notebook.page.evaluate("() => document.documentElement.scrollWidth") <= width
+    notebook.page.set_viewport_size(before)
 
 
-def test_the_arguments_of_a_program_are_rows_that_write_its_command_line(notebook: Any) -> None:
+def test_the_arguments_of_a_program_are_rows_that_write_its_command_line(notebook: Any, eventually: Any) -> None:
     program = notebook.lab.project / "train_digits.py"
     shutil.copy(ROOT / "notebooks" / "train_digits.py", program)
     form = notebook.run("program.ipynb", PROGRAM).locator(".nbtools-form")
@@ -133,6 +135,8 @@ def test_the_arguments_of_a_program_are_rows_that_write_its_command_line(noteboo
     assert words.input_value() == "--epochs 3"
     assert form.get_by_label("epochs").input_value() == "3"
     notebook.shoot("form-program", form)
+    # Those of the launch are two; those of the arguments are as many as there are groups.
+    assert_columns_follow_the_width(notebook, form, {1600: 2, 1200: 2, 900: 1}, eventually)
 
     form.get_by_label("epochs").fill("many")
     link = form.get_by_role("button", name="argument epochs: 'many' is not a whole number")
@@ -160,13 +164,14 @@ def test_the_arguments_of_a_program_are_rows_that_write_its_command_line(noteboo
     assert notebook.mistakes == []
 
 
-def test_a_click_on_launch_is_kept_when_the_help_above_it_folds(notebook: Any) -> None:
+def test_a_click_on_launch_is_kept_when_the_help_above_it_folds(notebook: Any, eventually: Any) -> None:
     """At this height the whole form is in view, so its buttons stand below its rows and move with them."""
     source = 'import nbtools as nt\nform = nt.ConfigForm("text_classification", name="pressed")\nform'
     (notebook.lab.project / f"{'a_long_name_' * 9}.csv").write_text("text,label\na,b\n")
     script = notebook.lab.project / "scripts" / "pressed.py"
     notebook.page.set_viewport_size({"width": 1600, "height": 1700})
     form = notebook.run("pressed.ipynb", source).locator(".nbtools-form").first
+    assert_columns_follow_the_width(notebook, form, {1600: 3, 1200: 2, 900: 1}, eventually)
     rate, write = form.get_by_label("learning_rate", exact=True), form.get_by_role("button", name="Write script")
 
     def top() -> float:

@@ -177,8 +177,7 @@ def test_what_a_training_shows_can_be_played_and_stays(notebook: Any, record: An
 
 
 @pytest.mark.promise("fault-32")
-def test_hostile_text_is_literal_on_the_page_and_exported(fresh_notebook: Any, browser: Any, tmp_path: Path) -> None:
-    notebook = fresh_notebook
+def test_hostile_text_is_literal_on_the_page_and_exported(notebook: Any, browser: Any, tmp_path: Path) -> None:
     in_a_name = HOSTILE.replace("/", "∕")
     run = RunDir.create(notebook.lab.project / "runs", in_a_name)
     parent = {"run": HOSTILE, "step": 1}

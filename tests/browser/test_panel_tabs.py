@@ -159,28 +159,3 @@ def test_a_failure_can_be_copied_launched_again_and_resumed(notebook: Any, recor
     panel.get_by_role("button", name="Start").click()
     see(panel, "state.pt: is missing")
     assert notebook.mistakes == []
-
-
-def test_what_comes_before_the_first_step_is_ticked_off(notebook: Any, record: Any, eventually: Any) -> None:
-    run = record("begins")
-    run.files.config.unlink()
-    panel = show(notebook, "begins.ipynb", run.files)
-    items = panel.get_by_label("before the first step").locator("visible=true").locator("li")
-    eventually(lambda: items.count() == 4, "the list is there")
-
-    def ticked() -> int:
-        return items.filter(has_text="✓").count()
-
-    assert ticked() == 0
-    run.files.log.touch()
-    for rank in (0, 1):
-        beat = {"rank": rank, "pid": 1, "host": "node", "step": 0, "phase": "data", "time": time.time()}
-        write_json(run.files.heartbeat(rank), beat)
-    eventually(lambda: ticked() == 2, "the processes have started")
-    notebook.shoot("begins", panel)
-    config_of(run, batch_size=32)
-    eventually(lambda: ticked() == 3, "data and model are there")
-    run.train(5, 10, time.time() - 30)
-    panel.locator(".nbt-chart").first.wait_for()
-    eventually(lambda: items.count() == 0, "the list goes with the first step")
-    assert notebook.mistakes == []

@@ -1,24 +1,20 @@
 """A run and the notebook it was started from: a real Jupyter server, a real kernel, and everything that ends them."""
 
 import json
-import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import time
-import urllib.request
-import uuid
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import psutil
 import pytest
 from fixture_types import Start
 from jupyter_client.blocking.client import BlockingKernelClient
 from jupyter_client.connect import find_connection_file
+from jupyter_lab import Lab, running_lab
 from waiting import eventually
 
 from nbtools.project import Project
@@ -29,91 +25,43 @@ from nbtools.rundir.heartbeat import read_heartbeats
 pytestmark = pytest.mark.slow
 
 PROGRAMS = Path(__file__).parents[1] / "programs"
-TOKEN = uuid.uuid4().hex
 
 
-class Server:
-    """`jupyter server` as a person starts it, spoken to over its REST interface."""
+@pytest.fixture
+def server(project: Project, tmp_path: Path) -> Iterator[Lab]:
+    """A server in a project with a torch-free script."""
+    shutil.copy(PROGRAMS / "fake_trainer.py", project.scripts / "toy.py")
+    with running_lab(tmp_path / "home", project.root, ["jupyter_server"]) as started:
+        yield started
 
-    def __init__(self, folder: Path) -> None:
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            self.port = probe.getsockname()[1]
-        self.runtime = folder / "jupyter-runtime"
-        environment = {
-            **os.environ,
-            "JUPYTER_RUNTIME_DIR": str(self.runtime),
-            "JUPYTER_CONFIG_DIR": str(folder / "jupyter-config"),
-            "JUPYTER_DATA_DIR": str(folder / "jupyter-data"),
-            "IPYTHONDIR": str(folder / "ipython"),
-        }
-        with (folder / "jupyter.log").open("wb") as log:
-            self.process = subprocess.Popen(
-                [
-                    *(sys.executable, "-m", "jupyter_server", "--no-browser", "--allow-root"),
-                    *("--ip=127.0.0.1", f"--port={self.port}", f"--IdentityProvider.token={TOKEN}"),
-                    f"--ServerApp.root_dir={folder}",
-                ],
-                env=environment,
-                cwd=folder,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-            )
-        eventually(self._answers)
 
-    def _answers(self) -> bool:
-        try:
-            self.ask("GET", "status")
-        except OSError:
-            return False
-        return True
+def start_kernel(server: Lab) -> str:
+    return str(server.ask("/api/kernels", "POST", {"name": "python3"})["id"])
 
-    def ask(self, method: str, path: str, content: object = None) -> Any:
-        request = urllib.request.Request(
-            f"http://127.0.0.1:{self.port}/api/{path}",
-            method=method,
-            data=None if content is None else json.dumps(content).encode(),
-            headers={"Authorization": f"token {TOKEN}", "Content-Type": "application/json"},
+
+def execute(server: Lab, kernel: str, code: str) -> str:
+    """Run a cell and return what it printed."""
+    client = BlockingKernelClient()
+    client.load_connection_file(find_connection_file(f"kernel-{kernel}.json", path=[str(server.runtime)]))
+    client.start_channels()
+    printed: list[str] = []
+    try:
+        wait_until_ready(client)
+        client.execute_interactive(
+            code,
+            timeout=300,
+            output_hook=lambda message: printed.append(
+                message["content"].get("text", "") or "\n".join(message["content"].get("traceback", []))
+            ),
         )
-        with urllib.request.urlopen(request, timeout=300) as response:
-            answer = response.read()
-        return json.loads(answer) if answer else None
+    finally:
+        client.stop_channels()
+    return "".join(printed).strip()
 
-    def start_kernel(self) -> str:
-        return str(self.ask("POST", "kernels", {"name": "python3"})["id"])
 
-    def execute(self, kernel: str, code: str) -> str:
-        """Run a cell and return what it printed."""
-        client = BlockingKernelClient()
-        client.load_connection_file(find_connection_file(f"kernel-{kernel}.json", path=[str(self.runtime)]))
-        client.start_channels()
-        printed: list[str] = []
-        try:
-            wait_until_ready(client)
-            client.execute_interactive(
-                code,
-                timeout=300,
-                output_hook=lambda message: printed.append(
-                    message["content"].get("text", "") or "\n".join(message["content"].get("traceback", []))
-                ),
-            )
-        finally:
-            client.stop_channels()
-        return "".join(printed).strip()
-
-    def kernel_process(self, kernel: str) -> psutil.Process:
-        return next(
-            process
-            for process in psutil.Process(self.process.pid).children(recursive=True)
-            if any(kernel in part for part in process.cmdline())
-        )
-
-    def end(self) -> None:
-        for process in psutil.Process(self.process.pid).children(recursive=True):
-            process.kill()
-        self.process.kill()
-        self.process.wait()
+def kernel_process(server: Lab, kernel: str) -> psutil.Process:
+    children = psutil.Process(server.process.pid).children(recursive=True)
+    return next(process for process in children if any(kernel in part for part in process.cmdline()))
 
 
 def wait_until_ready(client: BlockingKernelClient) -> None:
@@ -127,16 +75,6 @@ def wait_until_ready(client: BlockingKernelClient) -> None:
                 raise
 
 
-@pytest.fixture
-def server(project: Project) -> Iterator[Server]:
-    """A server in a project with a torch-free script."""
-    shutil.copy(PROGRAMS / "fake_trainer.py", project.scripts / "toy.py")
-    started = Server(project.root)
-    yield started
-    if started.process.poll() is None:
-        started.end()
-
-
 ATTACH = """
 import json
 import nbtools as nt
@@ -146,9 +84,10 @@ print(json.dumps([run.id, run.state, curve.steps.tolist(), curve.values.tolist()
 """
 
 
-def launch_from(server: Server, kernel: str, steps: int) -> Run:
-    script = Path(server.runtime).parent / "scripts" / "toy.py"
-    run_id = server.execute(
+def launch_from(server: Lab, kernel: str, steps: int) -> Run:
+    script = server.project / "scripts" / "toy.py"
+    run_id = execute(
+        server,
         kernel,
         "import nbtools as nt\n"
         f"run = nt.launch({str(script)!r}, nproc_per_node=2, gpus=(), args=['--steps', '{steps}'])\n"
@@ -166,50 +105,35 @@ def goes_on(run: Run) -> bool:
 
 
 @pytest.mark.promise("fault-5")
-def test_a_run_outlives_its_kernel_and_a_fresh_one_sees_it_whole(server: Server) -> None:
-    kernel = server.start_kernel()
+def test_a_run_outlives_its_kernel_and_a_fresh_one_sees_it_whole(server: Lab) -> None:
+    kernel = start_kernel(server)
     run = launch_from(server, kernel, steps=100_000)
 
-    server.ask("POST", f"kernels/{kernel}/interrupt")
+    server.ask(f"/api/kernels/{kernel}/interrupt", "POST")
     assert goes_on(run)
-    server.ask("POST", f"kernels/{kernel}/restart")
+    server.ask(f"/api/kernels/{kernel}/restart", "POST")
     assert goes_on(run)
-    server.kernel_process(kernel).kill()
+    kernel_process(server, kernel).kill()
     assert goes_on(run)
 
-    fresh = server.start_kernel()
-    name, state, steps, losses = json.loads(server.execute(fresh, ATTACH))
+    fresh = start_kernel(server)
+    name, state, steps, losses = json.loads(execute(server, fresh, ATTACH))
     assert (name, state) == (run.id, "RUNNING")
     assert steps == list(range(1, len(steps) + 1)), "no step is missing, none stands twice"
     here = run.history["train/loss"]
     assert losses == here.values[: len(losses)].tolist(), "the same curve as in a process that looked from the start"
-    assert server.execute(fresh, "print(run.stop())").startswith("stopped at step")
+    assert execute(server, fresh, "print(run.stop())").startswith("stopped at step")
     assert run.state is RunState.STOPPED
-    *_, steps, losses = json.loads(server.execute(fresh, ATTACH))
+    *_, steps, losses = json.loads(execute(server, fresh, ATTACH))
     whole = run.history["train/loss"]
     assert (steps, losses) == (whole.steps.tolist(), whole.values.tolist())
     assert steps[-1] == run.step
 
 
-@pytest.mark.promise("fault-5")
-def test_a_fresh_kernel_knows_the_true_end_of_a_run_that_failed_meanwhile(server: Server) -> None:
-    kernel = server.start_kernel()
-    run = launch_from(server, kernel, steps=100_000)
-    server.ask("DELETE", f"kernels/{kernel}")
-    assert goes_on(run)
-    agent = next(child for child in psutil.Process(run.records.process.pid).children())
-    agent.kill()
-    fresh = server.start_kernel()
-    said = server.execute(
-        fresh, "import nbtools as nt\nrun = nt.Run.latest()\nprint(run.wait(300, False), run.returncode)"
-    )
-    assert said == "FAILED -9"
-
-
 @pytest.mark.promise("fault-6")
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
-def test_a_run_outlives_the_server(server: Server, number: signal.Signals) -> None:
-    run = launch_from(server, server.start_kernel(), steps=100_000)
+def test_a_run_outlives_the_server(server: Lab, number: signal.Signals) -> None:
+    run = launch_from(server, start_kernel(server), steps=100_000)
     kernels = psutil.Process(server.process.pid).children()
     server.process.send_signal(number)
     server.process.wait(timeout=300)

@@ -202,6 +202,27 @@ def test_a_panel_opened_before_the_first_line_waits(folder: RunFolder, show: Sho
     eventually(lambda: "Running" in words(panel) and "hello from rank 0" in words(panel))
 
 
+def test_what_comes_before_the_first_step_is_ticked_off(folder: RunFolder, show: Show) -> None:
+    folder.files.config.unlink()
+    folder.files.log.unlink()
+    panel = show(folder, refresh_s=60.0)
+
+    def listed() -> list[bool]:
+        panel.refresh()
+        return [label.startswith("done: ") for label in re.findall(r"<li [^>]*aria-label='([^']*)'", words(panel))]
+
+    assert listed() == [False, False, False, False]
+    folder.files.log.touch()
+    folder.beat(0, 0, "data")
+    assert listed() == [True, False, False, False]
+    folder.beat(1, 0, "data")
+    assert listed() == [True, True, False, False]
+    write_json(folder.files.config, {"config": {}, "derived": {"total_steps": 100}})
+    assert listed() == [True, True, True, False]
+    folder.rows(1, 1)
+    assert listed() == []
+
+
 def test_what_goes_wrong_while_looking_is_shown_passes_and_is_never_printed(
     folder: RunFolder, show: Show, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -1,4 +1,4 @@
-"""A person changes a training on two ranks while it runs: in the panel, beside a busy cell, and from elsewhere."""
+"""A recipe in JupyterLab: its training is steered in the panel and from elsewhere, and its model answers."""
 
 import os
 import subprocess
@@ -6,7 +6,8 @@ import sys
 from typing import Any
 
 import pytest
-from pages import look_in_the_dark, see
+from fixture_types import MonkeyPatch
+from pages import find_nothing_serious, look_in_the_dark, see
 
 from nbtools.project import Project
 from nbtools.recipes import RECIPES
@@ -14,14 +15,23 @@ from nbtools.run.run import Run
 from nbtools.run.state import RunState
 from nbtools.script.script import write_script
 
-from trainings import TINY, write_inputs
+from trainings import TINY, train_here, write_inputs
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow]
 
 
-def test_a_running_training_is_steered_and_each_change_is_a_flag(notebook: Any, eventually: Any) -> None:
-    project = Project(notebook.lab.project)
+@pytest.fixture(scope="module")
+def project_with_texts(lab: Any) -> Project:
+    """The project of the page, with the texts of a tiny training."""
+    project = Project(lab.project)
     write_inputs("mlm_pretraining", project)
+    return project
+
+
+def test_a_running_training_is_steered_and_each_change_is_a_flag(
+    notebook: Any, project_with_texts: Project, eventually: Any
+) -> None:
+    project = project_with_texts
     values = {"max_steps": 100_000, "epochs": 100_000, "checkpoint_epochs": False, "sequence_length": 32}
     often = {"log_every": 20, "eval_every": 200, "checkpoint_every": 10_000, "lr_schedule": "constant"}
     config = RECIPES["mlm_pretraining"].config_class(**{**TINY["mlm_pretraining"], **values, **often})
@@ -82,3 +92,45 @@ def test_a_running_training_is_steered_and_each_change_is_a_flag(notebook: Any, 
     assert run.state is RunState.STOPPED
     see(notebook.output(2), "over")
     assert notebook.mistakes == []
+
+
+@pytest.mark.promise("playground")
+def test_a_model_answers_in_the_page_and_without_a_kernel(
+    notebook: Any, project_with_texts: Project, monkeypatch: MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    monkeypatch.chdir(project_with_texts.root)
+    values = {**TINY["masked_diffusion"], "dataset": str(project_with_texts.root / "texts")}
+    config = RECIPES["masked_diffusion"].config_class(**values)
+    run = train_here(project_with_texts, config, monkeypatch=monkeypatch)
+    source = f"import nbtools as nt\nplayground = nt.Playground('{run.path.name}', 'w1 w')"
+    output = notebook.run("playground.ipynb", f"{source}\nplayground", "'playground'")
+    form = output.locator(".nbtools-form")
+    form.get_by_text("step-000006 on the CPU").wait_for()
+    assert form.locator(".nbtools-answers").inner_text().startswith("w1 w"), "computed before the cell ended"
+    form.get_by_text("Unmasking, step by step").wait_for()
+    form.get_by_role("button", name="Run").wait_for()
+
+    box = form.locator("textarea").first
+    box.fill("w2\n\nw3 w4 w5 w6 w7")
+    form.get_by_label("temperature").fill("0")
+    form.get_by_role("button", name="Run").click()
+    form.get_by_text("the prompt has 14 tokens").wait_for()
+    assert form.locator(".nbtools-answers").inner_text().startswith("w2")
+    form.get_by_role("button", name="Settings · ").click()
+    form.get_by_label("guidance").wait_for()
+    form.get_by_role("button", name="Settings").click()
+    form.get_by_label("checkpoint").select_option(label="latest verified")
+    box.fill("w1 w")
+    form.get_by_role("button", name="Run").click()
+    form.get_by_text("Unmasking, step by step").wait_for()
+    form.get_by_role("button", name="Run", disabled=False).wait_for()
+    notebook.shoot("playground", form)
+    find_nothing_serious(notebook, "playground", "label", "aria-input-field-name", "color-contrast")
+    assert notebook.mistakes == []
+
+    notebook.restart_kernel()
+    stored = output.locator(".nbtools-no-kernel")
+    stored.get_by_text("needs a kernel: run this cell again").wait_for()
+    assert stored.locator(".nbtools-answers").inner_text().startswith("w1 w")
+    notebook.shoot("playground-without-kernel", output)
