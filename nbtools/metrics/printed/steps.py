@@ -165,8 +165,6 @@ class StepCounters:
         return "epoch", min(loop.base + epoch, MAX_STEP)
 
     def _in_loop(self, line: Statement, loop: Loop, n: int, total: int | None) -> Position | None:
-        if line.is_bar and not n and (line.is_plain or loop.last >= 0):
-            return None if line.is_plain else self.position  # it shows what was measured before
         near = loop.last + max(loop.interval, 1)
         is_next = loop.base <= n <= loop.base + near or n == line.last + line.interval
         if line.num_falls < loop.num_falls and near < n and line.last < n and is_next:

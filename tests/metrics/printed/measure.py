@@ -1,8 +1,8 @@
-"""How many curves of a program are right at first sight.
+"""How many curves of a program are right at first sight, and after the clicks of a simulated user.
 
 A program is a folder with its sources and `expected.json`: the script; the `curves` that a researcher wants, each with
 words of its name, its splits, and the accepted pairs of axis and values; in `also`, curves that may be drawn; in
-`never`, in words, the numbers that are no curve.
+`never`, in words, the numbers that are no curve. A click gives one number of one kind of line a role.
 """
 
 import json
@@ -11,11 +11,15 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from nbtools.errors import ConfigError
 from nbtools.metrics.printed.log import LogMetrics
+from nbtools.metrics.printed.pattern import Pattern
+from nbtools.metrics.printed.shapes import folded, numbers_in, shape_of
 from nbtools.metrics.printed.templates import imported_files, templates_of
 
 PROGRAMS = Path(__file__).parent / "programs"
@@ -36,6 +40,33 @@ class Reading:
     """Name of a drawn curve -> what is wrong with it."""
     beside: dict[str, str] = field(default_factory=dict)
     """Name of a drawn curve that is neither wrong nor as wanted -> why: by order, another name, a counter."""
+
+
+@dataclass
+class Measured:
+    """One program: at first sight, and after clicks."""
+
+    name: str
+    num_curves: int
+    first: Reading
+    after: Reading
+    clicks: dict[int, int]
+    """Number of a curve -> clicks that made it right."""
+    unread: list[str]
+    patterns: list[str]
+
+    def __str__(self) -> str:
+        total = sum(self.clicks.values())
+        lines = [
+            f"{self.name}: {len(self.first.right)}/{self.num_curves} at first sight, {len(self.after.right)}/"
+            f"{self.num_curves} after {total} clicks (at most {max(self.clicks.values(), default=0)} for one curve), "
+            f"{len(self.first.wrong)} wrong, then {len(self.after.wrong)}"
+        ]
+        for when, reading in (("first", self.first), ("after", self.after)):
+            for what, names in (("wrong", reading.wrong), ("beside", reading.beside)):
+                lines += [f"    {when} {what}: {name}: {why}" for name, why in names.items()]
+        lines += [f"    missing after clicks: {name}" for name in self.unread]
+        return "\n".join([*lines, *(f"    clicked: {text}" for text in self.patterns)])
 
 
 def run_program(folder: Path, scratch: Path) -> tuple[Path, Path]:
@@ -116,12 +147,97 @@ def compare(log: LogMetrics, expected: dict[str, Any]) -> Reading:
     return reading
 
 
-def measure(folder: Path, scratch: Path) -> tuple[int, Reading]:
-    """Run a program and read what it printed; return the number of expected curves beside what was drawn."""
+def _lines(log: Path) -> dict[str, list[str]]:
+    """Return the folded lines of each shape; numbers may be padded."""
+    shapes: dict[str, list[str]] = {}
+    for text in log.read_text(encoding="utf-8").replace("\r", "\n").split("\n"):
+        if (line := folded(text)) and numbers_in(line):
+            shapes.setdefault(shape_of(line).replace(" #", "#"), []).append(line)
+    return shapes
+
+
+def _slots(lines: list[str]) -> Iterator[tuple[int, list[float]]]:
+    columns = [[number[2] for number in numbers_in(line)] for line in lines]
+    for index in range(min(map(len, columns))):
+        yield index, [column[index] for column in columns]
+
+
+def _rising(lines: list[str]) -> list[int]:
+    """Return the indices of the numbers that may count."""
+    return [i for i, values in _slots(lines) if len(set(values)) > 1 and all(v == v // 1 for v in values)]
+
+
+def _counters(shapes: dict[str, list[str]], home: str) -> Iterator[tuple[str, dict[int, str], int]]:
+    """Yield shape, roles and clicks of what may count the rows of a shape: nothing new, its own numbers, a heading."""
+    yield home, {}, 0
+    found = []
+    for shape, lines in shapes.items():
+        own = _rising(lines)
+        found += [(shape, {i: role}, 1) for i in own for role in ("step", "epoch", "sample")]
+        found += [(shape, {i: "epoch", j: "step"}, 1 + (shape == home)) for i in own for j in own if i != j]
+    # numbers of the line itself come first, then lines that say the word
+    yield from sorted(
+        found, key=lambda each: (each[0] != home, not any(r in each[0].lower() for r in each[1].values()))
+    )
+
+
+def _named(lines: list[str], curves: list[dict[str, Any]]) -> dict[int, int]:
+    """Return which number of a kind of line shows which curve."""
+    found: dict[int, int] = {}
+    for index, values in _slots(lines):
+        for number, curve in enumerate(curves):
+            shown = [a["values"] for a in curve["accept"] if len(a["values"]) == len(values)]
+            if number not in found.values() and any(all(map(_equal, each, values)) for each in shown):
+                found.setdefault(index, number)
+    return found
+
+
+def click(log: Path, expected: dict[str, Any], templates: list[str], before: Reading) -> tuple[Any, ...]:
+    """Give numbers roles as a user would who sees which curves lack; returns reading, clicks per curve and patterns.
+
+    What a kind of line already draws stays in its pattern. The counter of a kind of line is clicked once.
+    """
+    shapes, patterns, clicks, curves = _lines(log), [], {}, expected["curves"]
+    titles = [f"{curve['splits'][0]}/{curve['names'][0]}".strip("/") for curve in curves]
+    titles = [title if titles.index(title) == n else f"{title}_{n}" for n, title in enumerate(titles)]
+    roles = {shape: _named(lines, curves) for shape, lines in shapes.items()}
+    names = {shape: {index: titles[number] for index, number in found.items()} for shape, found in roles.items()}
+    reading = before
+    for shape in shapes:
+        lacking = [number for number in roles[shape].values() if number not in reading.right]
+        best, best_patterns, price = reading, patterns, 0
+        for where, counters, cost in _counters(shapes, shape) if lacking else ():
+            if set(counters) & set(names[where]):
+                continue
+            added = {shape: names[shape], where: {**names[where], **counters}}
+            try:
+                texts = [Pattern.of(shapes[each][0], named).text for each, named in added.items() if named]
+            except ConfigError:  # the text of the line does not tell its numbers apart, and the user is told so
+                continue
+            tried = compare(LogMetrics(log, patterns=[*patterns, *texts], templates=templates), expected)
+            if (len(tried.right), -len(tried.wrong)) > (len(best.right), -len(best.wrong)):
+                best, best_patterns, price = tried, [*patterns, *texts], cost
+            if all(n in best.right for n in lacking):
+                break
+        for position, number in enumerate(n for n in lacking if n in best.right):
+            clicks[number] = 1 + (price if position == 0 else 0)
+        reading, patterns = best, best_patterns
+    return reading, clicks, patterns
+
+
+def measure(folder: Path, scratch: Path) -> Measured:
+    """Run a program and read what it printed."""
     script, log = run_program(folder, scratch)
     expected = json.loads((folder / "expected.json").read_text())
     for curve in expected["curves"] + expected["also"]:
         for accept in curve["accept"]:
             accept["values"] = [float(value) for value in accept["values"]]
     templates = templates_of(imported_files(script, script.parent))
-    return len(expected["curves"]), compare(LogMetrics(log, templates=templates), expected)
+    first = compare(LogMetrics(log, templates=templates), expected)
+    after, clicks, patterns = click(log, expected, templates, first)
+    names = [
+        f"{curve['splits'][0]}/{curve['names'][0]}"
+        for n, curve in enumerate(expected["curves"])
+        if n not in after.right
+    ]
+    return Measured(folder.name, len(expected["curves"]), first, after, clicks, names, patterns)
