@@ -16,7 +16,7 @@ from nbtools.rundir.rundir import has_recipe
 
 _LOADER = """# A text classifier
 
-`from_pretrained` loads its encoder alone. With nbtools installed, these lines load it whole:
+{loads}. With nbtools installed, these lines load it whole:
 
 ```python
 from nbtools.recipes.predict_settings import TextClassificationPredict
@@ -56,8 +56,10 @@ def export(run: Run, out: str | None, checkpoint: str | None, merge: Callable[[R
             else:
                 shutil.copytree(saved, built, dirs_exist_ok=True)
             if isinstance(config_of(run), TextClassificationConfig):
-                (built / "README.md").write_text(_LOADER.format(folder=str(folder)), encoding="utf-8")
-                warnings.warn("from_pretrained loads its encoder alone: see README.md there for the rest", stacklevel=2)
+                is_published = (built / "key.json").is_file()
+                loads = "OccCANINE's own classes load it" if is_published else "from_pretrained loads its encoder alone"
+                (built / "README.md").write_text(_LOADER.format(loads=loads, folder=str(folder)), encoding="utf-8")
+                warnings.warn(f"{loads}: see README.md there for more", stacklevel=2)
     except (OSError, ValueError) as error:  # a null character is a ValueError
         raise ConfigError(f"{shown(str(folder), 300)}: cannot be written: {error}") from error
     return folder

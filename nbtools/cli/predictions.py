@@ -9,10 +9,11 @@ from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from itertools import chain, islice
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 from nbtools.cli.output import with_bar
 from nbtools.data import tables
+from nbtools.data.text_classification.codes import SEPARATOR
 from nbtools.errors import ConfigError, shown
 from nbtools.launcher.resume import config_of
 from nbtools.predict import row_files
@@ -131,8 +132,14 @@ def _print_one(rows: Iterable[row_files.Result], settings: PredictSettings) -> r
         if report.num_failed:
             continue
         print("\n".join(map(printable, row_files.result_line(row, settings).splitlines())))
-        groups = [*row.get("masks", ()), *([row["candidates"]] if row.get("candidates") else [])]
-        for number, candidates in enumerate(groups, start=1):
-            listed = (f"{each.get('token', each.get('code'))} {each['probability']:.3f}" for each in candidates)
-            print(printable(f"  {number}: {', '.join(listed)}" if "masks" in row else f"  alone: {', '.join(listed)}"))
+        kinds = {"sets": row.get("sets", ()), "alone": row.get("candidates", ())}
+        for name, candidates in [*enumerate(row.get("masks", ()), start=1), *kinds.items()]:
+            listed = [f"{_what(each)} {each['probability']:.3f}" for each in candidates]
+            if listed:
+                print(printable(f"  {name}: {', '.join(listed)}"))
     return report
+
+
+def _what(candidate: dict[str, Any]) -> str:
+    """Return the token, the code or the set of codes that has a probability."""
+    return SEPARATOR.join(candidate.get("codes") or [candidate.get("token", candidate.get("code"))])

@@ -51,9 +51,17 @@ class TextClassificationPredict(PredictSettings):
 
     input_help = "A text to assign codes to."
     example = "smed og husmand"
-    columns = ("codes", "probability", "note")
+    columns = ("codes", "descriptions", "probability", "is_accepted", "note")
     lang: str | None = setting(
         None, "Language of texts that name none, as in the training data; None if it is unknown.", basic=True
+    )
+    num_sets: int = setting(
+        1, "Sets of codes to search for; they are listed, likeliest first.", "sets", ge=1, le=100, basic=True
+    )
+    descriptions: str | None = setting(
+        None,
+        "A CSV file with codes (hisco or code) and what they mean (en_hisco_text or description), such as OccCANINE's "
+        "Key.csv, which is listed with the codes.",
     )
     top_k: int = setting(5, "Codes that are listed with the probability that each has alone.", "codes", ge=0, le=100)
     predict_batch_size: int = PREDICT_BATCH_SIZE

@@ -11,7 +11,7 @@ from nbtools.data import corpus, hub
 from nbtools.data.first_rows import FirstRows
 from nbtools.data.text_classification.coded_texts import Columns, usual_targets
 from nbtools.data.text_classification.codes import HISCO_BLOCK, MISSING, SEPARATOR
-from nbtools.data.text_classification.samples import Samples, read_samples
+from nbtools.data.text_classification.samples import read_samples
 from nbtools.errors import shown
 from nbtools.recipes import activations, built_models, lora, named_model, text_data
 from nbtools.recipes.recipe import Recipe, SampleCounts, Source
@@ -197,9 +197,7 @@ def _activation_bytes(config: TextClassificationConfig, precision: str) -> float
     return config.batch_size * (width * layers * activations.layer_bytes(precision) + 4 * shares)
 
 
-def load_samples(config: TextClassificationConfig, root: Path | None = None) -> Samples:
-    """Read the samples that `config` names, from `root`; DataError if a file is missing or a part is empty."""
-    return read_samples(config, root)
+load_samples = read_samples
 
 
 def _source(config: TextClassificationConfig, root: Path | None) -> Source:

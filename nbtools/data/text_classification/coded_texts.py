@@ -6,6 +6,7 @@ Memory: the texts are one string of bytes, everything else is arrays: a million 
 Shapes: N rows of a selection, R rows of a table.
 """
 
+import contextlib
 import functools
 import json
 from array import array
@@ -269,6 +270,26 @@ def read_key(path: Path) -> dict[str, str]:
             if cells[code_at].strip():
                 key[cells[number_at].strip()] = cells[code_at].strip()
     return key
+
+
+def read_descriptions(path: Path, form: Callable[[str], str]) -> dict[str, str]:
+    """Read what codes mean: a CSV file with the columns `hisco` or `code`, and `en_hisco_text` or `description`.
+
+    `form` brings a code into its form; rows without a code are passed over.
+
+    Raises:
+        DataError: it cannot be read, or has no such columns.
+    """
+    found: dict[str, str] = {}
+    with tables.opened(path) as (header, rows):
+        option = "descriptions, a file with the columns hisco or code, and en_hisco_text or description"
+        pairs = ("hisco", "code"), ("en_hisco_text", "description")
+        names = (next((name for name in pair if name in header), pair[1]) for pair in pairs)
+        code_at, text_at = (tables.column_index(path, name, header, option) for name in names)
+        for _, cells in rows:
+            with contextlib.suppress(ValueError):
+                found[form(cells[code_at])] = cells[text_at].strip()
+    return found
 
 
 def split_texts(table: CodedTexts, share: float, test_fraction: float = 0.0) -> tuple[Rows, Rows, Rows]:

@@ -67,10 +67,11 @@ class CodeSystem:
 
     Attributes:
         formatter: how codes are written.
-        codes: in the order of their classes: sorted, without duplicates.
+        codes: in the order of their classes, without duplicates: sorted, unless a published model has another order.
         symbols: in the order of their ids, which begin at 5.
         block_size: symbols of a code.
         max_codes: blocks of a sequence.
+        filler: the mark behind a code that is shorter than a block: PAD, or EOS in OccCANINE's files.
     """
 
     formatter: Formatter
@@ -78,6 +79,7 @@ class CodeSystem:
     symbols: tuple[str, ...]
     block_size: int
     max_codes: int
+    filler: int = PAD
 
     @classmethod
     def of(cls, formatter: Formatter, codes: Iterable[str], max_codes: int) -> "CodeSystem":
@@ -114,7 +116,23 @@ class CodeSystem:
                 block_S[:] = ids[code]
             else:
                 block_S[: len(code)] = [ids[symbol] for symbol in code]
+                block_S[len(code) :] = self.filler
         return blocks_CS
+
+    @cached_property
+    def trie(self) -> tuple[Array, Array]:
+        """The trie of the codes' symbols, with the block of PAD as one more code; node 0 is the root.
+
+        Returns:
+            The child of each node N by symbol V, -1 for none, shape (N, V), and each code's nodes, shape (C + 1, S).
+        """
+        nodes_CL = np.zeros((len(self.blocks_CS), self.block_size + 1), dtype=np.int64)  # first the root
+        for length in range(1, self.block_size + 1):
+            _, prefixes_C = np.unique(self.blocks_CS[:, :length], axis=0, return_inverse=True)
+            nodes_CL[:, length] = nodes_CL.max() + 1 + prefixes_C
+        children_NV = np.full((nodes_CL.max() + 1, self.num_symbols), -1)
+        children_NV[nodes_CL[:, :-1], self.blocks_CS] = nodes_CL[:, 1:]
+        return children_NV, nodes_CL[:, 1:]
 
     def to_json(self) -> dict[str, Any]:
         """Return the system as plain values."""
@@ -125,8 +143,8 @@ class CodeSystem:
         """Return the system that `to_json` described; DataError if something is missing or makes no sense."""
         try:
             system = TypeAdapter(cls).validate_python(content)
-            if len(system.blocks_CS) != len(set(system.codes)) + 1 or list(system.codes) != sorted(system.codes):
-                raise ValueError("the codes are not sorted, or not unique")
+            if len(system.blocks_CS) != len(set(system.codes)) + 1:
+                raise ValueError("the codes are not unique")
         except (KeyError, ValueError) as error:
             raise DataError(f"this is not a code system: {str(error)[:200]}") from error
         return system

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from nbtools.data import data_files, split
 from nbtools.data.text_classification import codes, occupations
 from nbtools.data.text_classification.coded_texts import CodedTexts, Rows, code_notes, read_key, read_texts, split_texts
-from nbtools.errors import plural, shown
+from nbtools.errors import DataError, plural, shown
 
 _MOST_NAMED = 10
 
@@ -60,14 +60,14 @@ class Samples:
         )
 
 
-def read_samples(config: Any, root: Path | None) -> Samples:
+def read_samples(config: Any, root: Path | None = None, system: codes.CodeSystem | None = None) -> Samples:
     """Read the samples that a `TextClassificationConfig` names, from `root`, or generate occupations without any.
 
     The result depends on the files alone. Without files to evaluate on, `validation_share` of the training texts is
-    held out, and `test_fraction` of these for the test.
+    held out, and `test_fraction` of these for the test. A pretrained model's `system` has more codes than the data.
 
     Raises:
-        DataError: a file is missing or malformed, or one of the two parts is empty.
+        DataError: a file is missing or malformed, one of the two parts is empty, or `system` lacks a code.
     """
     files = [source for name in config.files for source in data_files.sources_of(name, root)]
     val_files = [source for name in config.val_files for source in data_files.sources_of(name, root)]
@@ -75,13 +75,19 @@ def read_samples(config: Any, root: Path | None) -> Samples:
     if config.key is not None:
         parse = functools.partial(_looked_up, parse, read_key(data_files.dataset_path(config.key, root)))
     columns, max_codes, share = config.columns, config.max_codes, config.validation_share
+    known = None if system is None else {**system.classes}
     if files:
-        table = read_texts(files, columns, parse, max_codes)
+        table = read_texts(files, columns, parse, max_codes, known=known)
     else:
-        table = CodedTexts()
+        table = CodedTexts(known or {}, None if known is None else len(known))
         for row in occupations.rows():
             numbers = [table.numbers.setdefault(code, len(table.numbers)) for code in row.codes]
             table.append(row.text, row.lang, numbers)
+    if lacking := [*table.unseen]:
+        raise DataError(
+            f"{plural(len(lacking), 'code')} of the data, such as {', '.join(lacking[:5])}, are not in the key of "
+            f"{config.model_name}; a copy of it without the key gives its encoder alone, with new heads"
+        )
     if not val_files:
         evaluation = table
         parts, rule = split_texts(table, share, config.test_fraction), f"{split.RULE}, share {share}"
@@ -90,7 +96,7 @@ def read_samples(config: Any, root: Path | None) -> Samples:
         evaluation = read_texts(val_files, columns, parse, max_codes, known=table.numbers)
         parts, rule = (np.arange(len(table)), np.arange(len(evaluation)), np.arange(0)), ""
         is_seen = np.isin(evaluation.keys(), table.keys())
-    system = codes.CodeSystem.of(config.spelling, table.numbers, max_codes)
+    system = system or codes.CodeSystem.of(config.spelling, table.numbers, max_codes)
     classes = [system.classes[code] for code in table.numbers]
     read = (table,) if evaluation is table else (table, evaluation)
     for each in read:

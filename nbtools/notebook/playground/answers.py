@@ -4,6 +4,7 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
+from nbtools.data.text_classification.codes import SEPARATOR
 from nbtools.errors import literal
 from nbtools.notebook.html_parts import BORDER, MUTED, NO_FORMULAS, table_html
 from nbtools.notebook.plots.media_html import cut, static_html
@@ -80,11 +81,14 @@ def _filled(given: str, row: dict[str, Any]) -> str:
 def _codes(row: dict[str, Any]) -> str:
     """Return the codes of a text and their probability, and a table of the likeliest codes by themselves."""
     frame = f"border:{BORDER};border-radius:4px;padding:1px 7px"
-    codes = " ".join(f"<b style='{frame}'>{literal(str(code))}</b>" for code in row["codes"])
-    chance = f"<span style='{MUTED}'>probability {row['probability']:.2f}</span>"
+    described = zip(row["codes"], row.get("descriptions") or [""] * len(row["codes"]), strict=True)
+    codes = " ".join(f"<b style='{frame}'>{literal(str(code))}</b> {literal(text)}" for code, text in described)
+    below = "" if row.get("is_accepted", True) else ", below the threshold"
+    chance = f"<span style='{MUTED}'>probability {row['probability']:.2f}{below}</span>"
     note = f"<div class='nbtools-error'>{literal(row['note'])}</div>" if "note" in row else ""
-    table = _table([(str(each["code"]), each["probability"]) for each in row["candidates"]])
-    return f"<div style='margin:4px 0'>{codes or 'no code'} {chance}</div>{note}{table}"
+    sets = _table([(SEPARATOR.join(each["codes"]), each["probability"]) for each in row.get("sets", ())], "sets")
+    table = _table([(str(each["code"]), each["probability"]) for each in row["candidates"]], "alone" * ("sets" in row))
+    return f"<div style='margin:4px 0'>{codes or 'no code'} {chance}</div>{note}{sets * ('sets' in row)}{table}"
 
 
 def _episodes(row: dict[str, Any]) -> str:

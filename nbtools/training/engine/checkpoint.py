@@ -242,16 +242,26 @@ def load_weights(model: torch.nn.Module, folder: Path) -> WeightsReport:
 
 
 def fill(
-    model: torch.nn.Module, weights: Mapping[str, torch.Tensor | StoredTensor], where: Path | None
+    model: torch.nn.Module,
+    weights: Mapping[str, torch.Tensor | StoredTensor],
+    where: Path | None,
+    new_parts: Collection[str] = (),
+    remedy: str = "resume with the config and dataset that it was trained with",
 ) -> WeightsReport:
     """Copy weights into a model, of a sharded one this rank's rows, one tensor at a time.
 
     A wrapper's prefix in all names is left out, and so are constants that older versions of `transformers` stored.
 
+    Args:
+        new_parts: first words of the names of weights that are not stored.
+        remedy: the next step, for the message.
+
     Raises:
         CheckpointError: some are missing, unknown, not finite or of another shape; the message names `where`.
     """
     own = saved_weights(model)
+    new = tuple(name for name in own if name.partition(".")[0] in new_parts)
+    own = {name: weight for name, weight in own.items() if name not in new}
     fitting = () if weights.keys() <= own.keys() else Renaming.between(weights, own)
     renaming = fitting[0] if len(fitting) == 1 else Renaming()
     weights = {renaming(name): weight for name, weight in weights.items()}
@@ -270,7 +280,7 @@ def fill(
         both = [*(f"; {unknown[0]} is not part of this model" for _ in missing[:1] if unknown)]
         raise CheckpointError(
             f"{where}: its weights are of another model ({len(problems)} differences; {problems[0]}{''.join(both)}); "
-            "resume with the config and dataset that it was trained with"
+            f"{remedy}"
         )
     for name in (name for name in weights if name in own):
         part = own_rows_of(own[name], weights[name])
@@ -278,8 +288,8 @@ def fill(
             raise CheckpointError(f"{where}: weights are not finite ({name}); resume from an earlier checkpoint")
         with torch.no_grad():
             own_part(own[name]).copy_(part)
-    num_weights = len({id(weight) for weight in own.values()})
-    return WeightsReport(str(where), num_weights, unexpected=tuple(left_out), renaming=renaming)
+    num_weights = len({id(weight) for weight in own.values()}) + len(new)
+    return WeightsReport(str(where), num_weights, new, tuple(left_out), renaming=renaming)
 
 
 def _is_constant(name: str, value: torch.Tensor | StoredTensor, buffers: Collection[str]) -> bool:

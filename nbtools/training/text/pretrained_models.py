@@ -124,7 +124,8 @@ def _to_be_sharded(
     options = {name: value for name, value in settings.items() if name != "config"}
     config = settings.get("config")
     if config is None:
-        config = AutoConfig.from_pretrained(model_name, trust_remote_code=trust_remote_code, **options)
+        config_class = getattr(auto_class, "config_class", AutoConfig)  # files can name a kind that is not registered
+        config = config_class.from_pretrained(model_name, trust_remote_code=trust_remote_code, **options)
     with without_weights():
         if hasattr(auto_class, "from_config"):
             more = {"dtype": torch.float32, "trust_remote_code": trust_remote_code}
@@ -155,10 +156,9 @@ def _stored_weights(model: PreTrainedModel, model_name: str) -> tuple[dict[str, 
 
     Heads of which the files have nothing are left out; None if another weight is missing, or one has another shape.
     """
-    has_files = {"_raise_exceptions_for_missing_entries": False, "_raise_exceptions_for_connection_errors": False}
-    path = cached_file(model_name, SAFE_WEIGHTS_NAME, **has_files)
+    path = stored_file(model_name, SAFE_WEIGHTS_NAME)
     files = [] if path is None else [path]
-    if not files and (index := cached_file(model_name, SAFE_WEIGHTS_INDEX_NAME, **has_files)) is not None:
+    if not files and (index := stored_file(model_name, SAFE_WEIGHTS_INDEX_NAME)) is not None:
         files = get_checkpoint_shard_files(model_name, index)[0]  # type: ignore[no-untyped-call]
     if not files or (model.state_dict().keys() - dict(model.named_parameters(remove_duplicate=False)).keys()):
         return None
@@ -178,6 +178,13 @@ def _stored_weights(model: PreTrainedModel, model_name: str) -> tuple[dict[str, 
             return None
         stored[name] = source
     return stored, unexpected
+
+
+def stored_file(model_name: str, *names: str) -> str | None:
+    """Return the path of the first of some files that a folder or a repository of the hub has; None without any."""
+    has_files = {"_raise_exceptions_for_missing_entries": False, "_raise_exceptions_for_connection_errors": False}
+    found = (cached_file(model_name, name, **has_files) for name in names)
+    return next((path for path in found if path is not None), None)
 
 
 def _is_new_head(model: PreTrainedModel, part: str, found: Iterable[str]) -> bool:

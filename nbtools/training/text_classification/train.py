@@ -10,13 +10,14 @@ Shape suffixes: N rows, B batch, T characters, K codes of a row, C codes.
 import dataclasses
 from collections import Counter
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
-from torch.nn.functional import one_hot
 
-from nbtools.data import hub
+from nbtools.data import hub, split
 from nbtools.data.text_classification.samples import Samples
 from nbtools.errors import plural
 from nbtools.recipes.text_classification import TextClassificationConfig, load_samples
@@ -28,8 +29,10 @@ from nbtools.training.engine.worker import Worker
 from nbtools.training.outputs.tally import Tally
 from nbtools.training.text.causal_sampling import at_rest
 from nbtools.training.text_classification import dataset
-from nbtools.training.text_classification.metrics import ScoreTable, prefix_sets, prefixes, score, table_of
+from nbtools.training.text_classification.calibration import Calibration, calibration_error, coverage_chart
+from nbtools.training.text_classification.metrics import SCORES, ScoreTable, prefix_sets, prefixes, score, table_of
 from nbtools.training.text_classification.model import TextClassifier, build_classifier, check_codes
+from nbtools.training.text_classification.published import published_model
 
 _NUM_MISTAKES = 20
 _NUM_LANGS = 20
@@ -45,15 +48,18 @@ def train(worker: Worker, config: TextClassificationConfig) -> None:
     initial_state = worker.initial_state
     is_download = any(map(hub.named, (*config.files, *config.val_files)))  # which rank 0 reads for all
     share = worker.ranks.from_main if is_download else worker.ranks.in_turn
-    samples = share(lambda: load_samples(config, worker.project.root))
+    published = worker.ranks.in_turn(lambda: published_model(config, worker.say))
+    system = published.system if published is not None else None
+    samples = share(lambda: load_samples(config, worker.project.root, system))
     plan = worker.plan(len(samples.train_rows), len(samples.evaluation_rows), len(samples.test_rows), samples.data)
     for note in samples.notes:
         worker.say(f"note: {note}")
     if initial_state.model is not None:
         check_codes(samples.system, initial_state.model)
-    classifier = worker.build(lambda: build_classifier(config, samples.system, code_shares(samples)))
+    classifier = worker.build(lambda: build_classifier(config, samples.system, code_shares(samples), published))
     model = worker.wrap(classifier)
     initial_state.load_weights(classifier)
+    classifier.config.calibration = dataclasses.asdict(Calibration.of(initial_state.model or classifier.config))
     optimizer = Optimizer(model, config, plan.total_steps, worker.device)
     evaluation = Evaluation(worker, config, samples)
     augmentation = dataset.Augmentation(config.seed, config.augmentation, config.unknown_lang)
@@ -105,7 +111,8 @@ def train(worker: Worker, config: TextClassificationConfig) -> None:
 
     if (best := worker.begin_test(plan)) is not None:
         best.load_weights(classifier)
-        test = Evaluation(worker, config, dataclasses.replace(samples, evaluation_rows=samples.test_rows))
+        fitted = Calibration.of(best.model or classifier.config)
+        test = Evaluation(worker, config, dataclasses.replace(samples, evaluation_rows=samples.test_rows), fitted)
         worker.end_test(test.measure(classifier))
         worker.show("test_scores", test.table)
 
@@ -116,13 +123,20 @@ class Evaluation:
     The scores are also shown for first digits, for each language, and with each distinct text counted once: frequent
     texts, which the training data has in other spellings, are easier. If texts of the config's evaluation files are
     trained on, these and the others have scores of their own.
+
+    Probabilities are calibrated by `calibration`, or if it is None by what is fitted to the texts, which the model's
+    config holds from then on. Each half of the texts is then measured with what is fitted to the other half, and no
+    text is in both.
     """
 
     table: MediaItem
     """The scores of parts at the last measurement."""
 
-    def __init__(self, worker: Worker, config: TextClassificationConfig, samples: Samples) -> None:
+    def __init__(
+        self, worker: Worker, config: TextClassificationConfig, samples: Samples, calibration: Calibration | None = None
+    ) -> None:
         self.worker = worker
+        self.calibration = calibration
         self.config = config
         self.samples = samples
         self.prefixes = {digits: of_CD.to(worker.device) for digits, of_CD in prefixes(samples.system).items()}
@@ -134,11 +148,16 @@ class Evaluation:
         # Every batch has one width, so that a text's metrics do not depend on the rest of its batch.
         self.batches = dataset.equal_widths(np.minimum(widths_N, config.sequence_length), config.batch_size)
         self.majority_C = majority_codes(samples).to(worker.device)
-        texts = [table.text(row) for row in rows_N.tolist()]
-        counts = Counter(texts)
-        self.shares_N = torch.tensor([1 / counts[text] for text in texts], dtype=torch.float64)
-        self.is_seen_N = torch.from_numpy(samples.is_seen[rows_N] if samples.is_seen.any() else samples.is_seen[:0])
-        self.langs, self.langs_N = parts_of_langs([table.lang(row) for row in rows_N.tolist()])
+        keys_N = split.keys_of(table.text(row) for row in rows_N.tolist())
+        _, texts_N, counts = np.unique(keys_N, return_inverse=True, return_counts=True)
+        self.is_first_half_N = torch.from_numpy(texts_N % 2 == 0)
+        langs, langs_N = parts_of_langs([table.lang(row) for row in rows_N.tolist()])
+        weights: dict[str, npt.NDArray[Any]] = {_DISTINCT: 1 / counts[texts_N]}
+        weights |= {lang: langs_N == number for number, lang in enumerate(langs) if len(langs) > 1}
+        if samples.is_seen.any():
+            weights |= {_SEEN: samples.is_seen[rows_N], _UNSEEN: ~samples.is_seen[rows_N]}
+        self.parts = tuple(weights)
+        self.weights_NP = torch.from_numpy(np.stack([*weights.values()], axis=1).astype(np.float64))
 
     def measure(self, classifier: TextClassifier) -> dict[str, float]:
         """Return losses and scores over all ranks, and show the most confident mistakes."""
@@ -146,10 +165,9 @@ class Evaluation:
         mistakes: list[Mistake] = []
         num_mistakes = 0
         tally = Tally("seq2seq_loss", "flat_loss", "texts", device=worker.device)
+        outcomes_2N = torch.zeros(2, len(self.rows_N), dtype=torch.float64)  # probability, and whether it is right
         cuts = [f"first {plural(digits, 'digit')}" for digits in self.prefixes]
-        parts = [_ALL, *cuts, _FLAT, _MAJORITY, _DISTINCT, *(self.langs if len(self.langs) > 1 else ())]
-        parts += (_SEEN, _UNSEEN) if len(self.is_seen_N) else ()
-        table_of_parts = ScoreTable(parts, worker.device)
+        table_of_parts = ScoreTable([_ALL, *cuts, _FLAT, _MAJORITY, *self.parts], worker.device)
         with worker.aside("evaluation"), at_rest(classifier):
             for (number,), is_own in batches_of_rank(len(self.batches), 1, worker.rank, worker.world_size):
                 members, widest = self.batches[number]
@@ -173,15 +191,11 @@ class Evaluation:
                 tally.add(texts=len(rows_B), seq2seq_loss=losses[0], flat_loss=losses[1])
                 scores_BS = score(found_BC, true_BC, unseen_BU)
                 table_of_parts.add(_ALL, scores_BS)
+                is_right_B = scores_BS[:, SCORES.index("exact")]
+                outcomes_2N[:, members] = torch.stack([probability_B.double(), is_right_B]).cpu()
                 table_of_parts.add(_FLAT, score(picked_BC, true_BC, unseen_BU))
                 table_of_parts.add(_MAJORITY, score(majority_BC, true_BC, unseen_BU))
-                table_of_parts.add(_DISTINCT, scores_BS, self.shares_N[members, None].to(worker.device))
-                if len(self.is_seen_N):
-                    seen_B = self.is_seen_N[members].to(worker.device)
-                    table_of_parts.add(_SEEN, scores_BS, torch.stack([seen_B, ~seen_B], dim=1).double())
-                if len(self.langs) > 1:
-                    langs_BP = one_hot(self.langs_N[members], len(self.langs)).double()
-                    table_of_parts.add(self.langs[0], scores_BS, langs_BP.to(worker.device))
+                table_of_parts.add(self.parts[0], scores_BS, self.weights_NP[members].to(worker.device))
                 for cut, of_CD in zip(cuts, self.prefixes.values(), strict=True):
                     sets = prefix_sets(found_BC, of_CD), prefix_sets(true_BC, of_CD)
                     table_of_parts.add(cut, score(*sets, unseen_BU))
@@ -196,7 +210,9 @@ class Evaluation:
             means = table_of_parts.reduce(worker.sum)
             self.table = table_of(means)
             worker.show("scores", self.table)
-            self._show(mistakes, num_mistakes, round(sums["texts"]))
+            outcomes = torch.tensor(worker.sum(outcomes_2N.flatten()), dtype=torch.float64)
+            calibrated = self._calibrate(classifier, *outcomes.view(2, -1))
+            self._show(mistakes, num_mistakes, round(sums["texts"]), Calibration.of(classifier.config))
         num_texts, scores = sums.pop("texts"), means[_ALL]
         mean_losses = {name: value / num_texts for name, value in sums.items()}
         # The most important first: a panel's legend has room for the first ones.
@@ -210,7 +226,23 @@ class Evaluation:
         for name, part in (("seen", _SEEN), ("unseen", _UNSEEN)):
             if part in means and means[part]["texts"]:
                 row |= {f"{name}_{score}": means[part][score] for score in ("accuracy", "exact")}
+        row |= calibrated
         return {f"eval/{name}": value for name, value in row.items()}
+
+    def _calibrate(self, classifier: TextClassifier, p_N: Tensor, is_right_N: Tensor) -> dict[str, float]:
+        """Calibrate the model, show accuracy against coverage, and return the metrics of calibration."""
+        first_N = self.is_first_half_N
+        parts = (first_N, ~first_N, torch.ones_like(first_N))
+        of_first, of_second, fitted = (
+            self.calibration or Calibration.fit(p_N[part], is_right_N[part]) for part in parts
+        )
+        calibrated_N = torch.where(first_N, of_second(p_N), of_first(p_N))
+        accepted_N = torch.where(first_N, calibrated_N >= of_second.threshold, calibrated_N >= of_first.threshold)
+        classifier.config.calibration = dataclasses.asdict(fitted)
+        self.worker.show("coverage", coverage_chart(fitted, p_N, is_right_N))
+        row = {"ece": calibration_error(calibrated_N, is_right_N)}
+        row |= {"ece_uncalibrated": calibration_error(p_N, is_right_N), "coverage": float(accepted_N.double().mean())}
+        return row | ({"accepted_exact": float(is_right_N[accepted_N].mean())} if accepted_N.any() else {})
 
     def _unseen(self, labels_BK: Tensor) -> Tensor:
         """Return 1 where a row has a code that no training row has, else 0. Shape (B, U)."""
@@ -222,25 +254,26 @@ class Evaluation:
         codes = [*classifier.system.codes, *self.unseen_codes]
         return " & ".join(sorted(codes[number] for number in classes_K.tolist() if number >= 0))
 
-    def _show(self, mistakes: list[Mistake], num_mistakes: int, num_texts: int) -> None:
+    def _show(self, mistakes: list[Mistake], num_mistakes: int, num_texts: int, fitted: Calibration) -> None:
         """Show the most confident mistakes of all ranks."""
         gathered = self.worker.ranks.gather((mistakes, num_mistakes))
         if not gathered:
             return  # rank 0 has them
         worst = sorted((mistake for some, _ in gathered for mistake in some), reverse=True)[:_NUM_MISTAKES]
-        rows = [(text, true, found, f"{probability:.2f}") for probability, text, true, found in worst]
+        p_N = fitted(torch.tensor([p for p, *_ in worst], dtype=torch.float64)).tolist()
+        rows = [(*mistake, f"{p:.2f}") for (_, *mistake), p in zip(worst, p_N, strict=True)]
         title = f"Most confident of {sum(count for _, count in gathered):,} mistakes in {num_texts:,} held-out texts"
         self.worker.show("mistakes", media.table(title, ("text", "true", "predicted", "confidence"), rows))
 
 
-def parts_of_langs(langs: Sequence[str]) -> tuple[list[str], Tensor]:
+def parts_of_langs(langs: Sequence[str]) -> tuple[list[str], npt.NDArray[np.int64]]:
     """Return the names of parts, the most frequent languages and if need be the others, and the part of each text."""
     ordered = sorted(Counter(langs).items(), key=lambda item: (-item[1], item[0]))
     numbers = {lang: min(number, _NUM_LANGS) for number, (lang, _) in enumerate(ordered)}
     names = [f"language {lang}" for lang, _ in ordered[:_NUM_LANGS]]
     if len(ordered) > _NUM_LANGS:
         names.append("other languages")
-    return names, torch.tensor([numbers[lang] for lang in langs])
+    return names, np.array([numbers[lang] for lang in langs])
 
 
 def code_shares(samples: Samples) -> Tensor:

@@ -92,7 +92,7 @@ def test_data_without_a_code_is_refused() -> None:
 @pytest.mark.parametrize(
     "change",
     [
-        {"codes": ["b", "a"]},
+        {"codes": ["a", "a"]},
         {"symbols": []},
         {"block_size": 1, "codes": ["ab"]},
         {"max_codes": "many"},

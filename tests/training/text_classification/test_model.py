@@ -71,7 +71,6 @@ def test_a_set_has_no_order() -> None:
     expected = classifier(inputs(*TEXTS), LABELS)
     for order in itertools.permutations(range(3)):
         assert torch.equal(classifier(inputs(*TEXTS), LABELS[:, list(order)]), expected)
-    assert model.sort_labels(torch.tensor([[3, -1, 0]])).tolist() == [[0, 3, -1]]
 
 
 def test_the_losses_are_mixed_as_the_config_says() -> None:
@@ -96,22 +95,46 @@ def test_only_codes_that_exist_are_spelt_each_once_and_at_least_one() -> None:
     assert ((probability_B >= 0) & (probability_B <= 1)).all()
 
 
-def test_greedy_decoding_takes_the_likeliest_symbol_where_any_code_is_allowed() -> None:
-    system = CodeSystem.of("generic", [a + b for a, b in itertools.product("abc", repeat=2)], 1)
-    classifier = a_mixer(system, max_codes=1)
+@pytest.mark.parametrize("is_published", [False, True])
+@pytest.mark.parametrize("codes", [["a", "ab", "b", "ba"], ["04217", "61110", "61115"]])
+def test_a_wide_search_finds_all_lists_of_codes_as_a_search_by_hand(codes: list[str], is_published: bool) -> None:
+    """In double precision; by hand, symbols are allowed that continue a code which is not yet in the list."""
+    system = CodeSystem.of("generic" if codes[0] == "a" else "hisco", codes, 2)
+    classifier = a_mixer(system, max_codes=2)
+    if is_published:
+        more = {"published_encoder": "encoder", "num_classes": [18], "decoder_dim_feedforward": 24}
+        classifier = model.OccCANINEClassifier(CanineConfig(**{**classifier.config.to_dict(), **more})).eval()
     memory, mask, _ = classifier.encode(inputs(*TEXTS))
-    classes_BK, probability_B = classifier.decode(memory, mask)
-    for row in range(3):
-        sequence, p = [BOS], 1.0
-        for _ in range(2):
-            scores = classifier.decoder_logits(torch.tensor([sequence]), memory[row : row + 1], mask[row : row + 1])[
-                0, -1
-            ]
-            letter = int(scores[5:].argmax()) + 5  # behind the marks
-            p *= float(scores.softmax(-1)[letter])
-            sequence.append(letter)
-        assert system.blocks_CS[int(classes_BK[row, 0])].tolist() == sequence[1:]
-        assert float(probability_B[row]) == pytest.approx(p, rel=1e-4)
+    classifier.double().speller.weight.normal_()
+    memory = memory.double()
+
+    def log_p_by_hand(row: int, classes: tuple[int, ...]) -> float:
+        read, total = [BOS], 0.0
+        for place, number in enumerate(classes):
+            used = set(classes[:place])
+            rest = {len(codes)} if len(codes) in used else {*range(len(codes) + (place > 0))} - used
+            for symbol in range(system.block_size):
+                before = system.blocks_CS[number, :symbol].tolist()
+                fits = [each for each in rest if system.blocks_CS[each, :symbol].tolist() == before]
+                allowed = sorted({int(system.blocks_CS[each, symbol]) for each in fits})
+                logits = classifier.decoder_logits(torch.tensor([read]), memory[row : row + 1], mask[row : row + 1])
+                read.append(int(system.blocks_CS[number, symbol]))
+                total += float(logits[0, -1, allowed].log_softmax(-1)[allowed.index(read[-1])])
+        return total
+
+    lists = [(a, b) for a in range(len(codes)) for b in range(len(codes) + 1) if a != b]
+    classes_BWK, log_p_BW = classifier.search(memory, mask, width=len(lists) + 4)
+    for row in range(len(TEXTS)):
+        expected = {each: log_p_by_hand(row, each) for each in lists}
+        found = list(zip(classes_BWK[row].tolist(), log_p_BW[row].tolist(), strict=True))
+        assert [p for _, p in found[len(lists) :]] == [-math.inf] * 4
+        ordered = [(first, second % (len(codes) + 1)) for (first, second), _ in found[: len(lists)]]  # -1 is PAD's
+        assert ordered == sorted(expected, key=lambda each: -expected[each])
+        assert [p for _, p in found[: len(lists)]] == pytest.approx([expected[each] for each in ordered], abs=1e-4)
+        greedy_BK, p_B = classifier.decode(memory, mask)
+        log_p = log_p_by_hand(row, tuple(each % (len(codes) + 1) for each in greedy_BK[row].tolist()))
+        assert math.log(p_B[row]) == pytest.approx(log_p, abs=1e-4)
+    assert log_p_BW.exp().sum(1).tolist() == pytest.approx([1.0] * len(TEXTS), abs=1e-4)
 
 
 @pytest.mark.parametrize("is_trained", [False, True])
@@ -134,7 +157,7 @@ def test_kept_keys_and_values_give_the_codes_of_reading_all_again(
     else:
         classifier.speller.weight.normal_()
     classes_BK, probability_B = classifier.decode(memory, mask)
-    assert not is_trained or classes_BK.equal(model.sort_labels(LABELS))
+    assert not is_trained or classes_BK.tolist() == [[2, -1, -1], [0, 3, 4], [1, 3, -1]]
 
     class ReadingAgain:
         """What torch's own decoder says of all symbols up to now."""

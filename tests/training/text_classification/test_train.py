@@ -6,7 +6,9 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+import torch
 from fixture_types import Train
 
 from nbtools import recipes
@@ -20,6 +22,7 @@ from nbtools.run.checkpoints import checkpoints_in
 from nbtools.run.run import Run
 from nbtools.rundir import media
 from nbtools.rundir.json_files import read_json
+from nbtools.training.text_classification.calibration import Calibration, calibration_error
 from nbtools.training.text_classification.predict import Predictor
 from nbtools.training.text_classification.train import parts_of_langs
 
@@ -55,7 +58,7 @@ def test_an_unseen_code_of_the_evaluation_is_an_error_of_the_model(
     seen = rows(trained(config))[-1]
     files = trained(config.replace(val_data="unseen.csv"))
     row = rows(files)[-1]
-    scores = [name for name in row if name.startswith("eval/") and "loss" not in name]
+    scores = [name for name in row if name.startswith("eval/") and "loss" not in name and "ece" not in name]
     assert len(scores) > 8
     assert {row[name] for name in scores} == {0.0}
     assert row["train/loss"] == seen["train/loss"]
@@ -160,6 +163,34 @@ def test_the_scores_are_those_that_anybody_measures_with_the_checkpoint(trained:
     assert 0 < accuracy < 1
     for text, lang, (codes, probability) in zip(texts, langs, found, strict=True):
         assert predictions(files.path, [text], [lang]) == [(codes, pytest.approx(probability, rel=1e-4))]
+
+
+def test_the_calibration_is_stored_applied_and_measured_on_the_test(trained: Train, tables: Project) -> None:
+    config = tiny(max_steps=40, epochs=40, eval_every=40, checkpoint_every=40, validation_share=0.5, test_fraction=0.5)
+    files = trained(config)
+    fitted = Calibration(**(read_json(files.checkpoint(40) / "model" / "config.json") or {})["calibration"])
+    samples, seen = load_samples(config, tables.root), rows(files)[-1]
+    table, codes_of = samples.evaluation, samples.system.codes
+    inputs: list[Any] = [{"text": table.text(row), "lang": table.lang(row)} for row in samples.test_rows.tolist()]
+    key = tables.root / "Key.csv"
+    key.write_text(
+        "en_hisco_text,hisco,code\nempty, ,NA\n" + "".join(f"of {int(each)},{int(each)},0\n" for each in codes_of)
+    )
+    settings = TextClassificationPredict(num_sets=4, descriptions=str(key))
+    found = list(Predictor(files.path).predict(inputs, settings))
+    greedy = list(Predictor(files.path).predict(inputs, TextClassificationPredict()))
+    truths = [{codes_of[each] for each in table.codes(row)} for row in samples.test_rows.tolist()]
+    outcomes = [(row["probability"], set(row["codes"]) == truth) for row, truth in zip(greedy, truths, strict=True)]
+    p_N, is_right_N = torch.tensor(outcomes, dtype=torch.float64).T
+    assert fitted.temperature != 1
+    assert seen["test/ece"] == pytest.approx(calibration_error(p_N, is_right_N), abs=1e-4)
+    assert seen["test/coverage"] == np.mean([row["is_accepted"] for row in greedy])
+    for row in found:
+        chances = [each["probability"] for each in row["sets"]]
+        assert 1 < len(chances) <= 4 and chances == sorted(chances, reverse=True) and sum(chances) < 1 + 1e-6
+        assert {code for each in row["sets"] for code in each["codes"]} <= set(codes_of)
+        assert row["sets"][0]["codes"] == row["codes"]
+        assert row["descriptions"] == [f"of {int(code)}" for code in row["codes"]]
 
 
 @pytest.mark.promise("safety-split")
