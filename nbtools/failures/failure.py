@@ -264,7 +264,7 @@ def _raised_elsewhere(first: Failure, ends: Mapping[int | None, Failure], run: R
 
 def _of_silent_ranks(found: Failure, message: str, left: Sequence[int], run: RunDir, log: str) -> Failure:
     """Name the ranks that ended in order, or without an exception, while `found` waited for them in a collective."""
-    is_lost, is_late = (found.advice == cause.advice for cause in (known_errors.RANK_LOST, known_errors.TIMEOUT))
+    is_lost, is_late = (found.advice == known_errors.known(name).advice for name in ("rank_lost", "timeout"))
     if _num_machines(run) > 1 or not (is_lost or (left and is_late)):
         return found
     said = {rank: evidence.printed_by(run, rank, log) for rank in run.world if rank != found.rank}
@@ -338,7 +338,7 @@ def _other(end: _End, run: RunDir) -> dict[str, Any]:
 def _killed(failure: Failure, run: RunDir, log: str) -> Failure:
     """Explain a signal by the state of the memory and the rank's last output."""
     name, traceback = failure.signal or "", None
-    words, advice = known_errors.SIGNALS.get(name, ("", None))
+    words, advice = known_errors.signal_meaning(name)
     if name == "SIGKILL":
         if lack := _lack_of_memory(run):
             words, advice = lack, known_errors.LESS_MEMORY
@@ -360,16 +360,17 @@ def _in_words(failure: Failure, run: RunDir) -> tuple[str, str | None]:
     unhandled = (failure.traceback or "").rpartition("another exception occurred:")[2]
     cause = known_errors.cause_of(message, "\n".join(said), "\n".join(evidence.exceptions(unhandled)))
     if cause is None and evidence.lost_loader_worker(failure.traceback or ""):
-        cause = known_errors.LOADER_WORKER_DIED
-    if cause in (None, known_errors.LOADER_WORKER_DIED):  # the process that it started printed why
+        cause = known_errors.known("loader_worker_died")
+    if cause in (None, known_errors.known("loader_worker_died")):  # the process that it started printed why
         output = evidence.printed_by(run, failure.rank or 0, evidence.log_end(run.log))
-        cause = known_errors.NO_GUARD if re.search(known_errors.NO_GUARD.pattern, output) else cause
-    if cause is known_errors.DISK_FULL and "SemLock(" in (failure.traceback or ""):
-        cause = known_errors.SHARED_MEMORY  # that of a semaphore, whose error names no path
+        no_guard = known_errors.known("no_guard")
+        cause = no_guard if re.search(no_guard.pattern, output) else cause
+    if cause is known_errors.known("disk_full") and "SemLock(" in (failure.traceback or ""):
+        cause = known_errors.known("shared_memory")  # that of a semaphore, whose error names no path
     if cause is None and failure.traceback is None:  # a full disk may have taken the traceback, too
         cause = known_errors.cause_of(evidence.disk_error(run))
-    if cause is known_errors.NOT_JOINED and _num_machines(run) == 1:
-        cause = known_errors.TIMEOUT
+    if cause is known_errors.known("not_joined") and _num_machines(run) == 1:
+        cause = known_errors.known("timeout")
     if cause is None:
         return message, None
     words = _words(cause, "\n".join((message, *said)), failure, run)
@@ -387,9 +388,9 @@ def _advice(cause: known_errors.Cause, run: RunDir) -> str:
 
 
 def _words(cause: known_errors.Cause, said: str, failure: Failure, run: RunDir) -> str:
-    if cause is known_errors.LOADER_WORKER_DIED and (lack := _lack_of_memory(run)):
+    if cause is known_errors.known("loader_worker_died") and (lack := _lack_of_memory(run)):
         return f"{cause.words}: {lack}"
-    return _waited(said, failure, run) if cause is known_errors.TIMEOUT else cause.words
+    return _waited(said, failure, run) if cause is known_errors.known("timeout") else cause.words
 
 
 def _waited(said: str, failure: Failure, run: RunDir) -> str:

@@ -13,7 +13,7 @@ import psutil
 import torch
 
 from nbtools.config import TrainConfig
-from nbtools.failures.known_errors import GPU_MEMORY, cause_of
+from nbtools.failures.known_errors import cause_of, known
 from nbtools.recipes import recipe_named, recipe_of
 from nbtools.rundir.json_files import read_json
 from nbtools.training.engine.flags import Flags
@@ -122,7 +122,7 @@ def steps_or_none(config: TrainConfig, measured_s: float) -> dict[str, Any] | No
     try:
         steps = run_steps(config, measured_s)
     except RuntimeError as error:
-        if cause_of(f"{type(error).__name__}: {error}") is not GPU_MEMORY:
+        if cause_of(f"{type(error).__name__}: {error}") is not known("gpu_memory"):
             raise
         print(f"{config.batch_size} does not fit: {error}", flush=True)
     gc.collect()  # after the error and the frames of the training are freed
