@@ -14,6 +14,7 @@ import socket
 import subprocess
 import threading
 import time
+import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -315,45 +316,11 @@ def clock_time(moment: float, now: float | None = None) -> str:
 
 # --- reasons ----------------------------------------------------------------------------------------
 
-_REASONS = {
-    "None": "waits for the scheduler to look at it",
-    "Priority": "waits for jobs of higher priority",
-    "Resources": "waits until enough nodes are free",
-    "Dependency": "waits for another job to end",
-    "DependencyNeverSatisfied": "waits for a job that failed: it never starts; cancel it",
-    "BeginTime": "waits for its earliest start, as after a requeue",
-    "ReqNodeNotAvail": "a node that it needs is not available",
-    "PartitionTimeLimit": "time_limit exceeds the partition's: it never starts; cancel it and ask for less",
-    "PartitionNodeLimit": "its number of nodes is not within the partition's limits: it never starts; cancel it",
-    "PartitionConfig": "asks for what no node of the partition offers: it never starts; cancel it",
-    "BadConstraints": "no node has what it asks for: it never starts; cancel it",
-    "Constraints": "no available node has the features in constraint",
-    "JobHeldUser": "held by its user: `scontrol release {id}` lets it start",
-    "JobHeldAdmin": "held by an administrator, who can release it",
-    "JobHoldMaxRequeue": "held: it was queued again too often; `scontrol release {id}` lets it start",
-    "job requeued in held state": "held after a requeue: `scontrol release {id}` lets it start",
-    "launch failed requeued held": "held, as a node could not start it: `scontrol release {id}` lets it start",
-    "AccountingPolicy": "a limit of account or qos is reached",
-    "MaxMemPerLimit": "mem exceeds the partition's limit: it never starts; cancel it",
-}
-_SENTENCES = (
-    (r"nodes required for job are down", "nodes that it needs are down, drained or reserved"),
-    (r"reserved for maintenance", "a node that it needs is reserved for maintenance"),
-    (r"may be reserved for other job", "a node that it needs may be reserved for another job"),
-    (r"not in group permitted", "the user's group may not use the partition: it never starts; cancel it"),
-)
-"""Reasons that Slurm prints as a sentence, by a part of it."""
 
-_LIMITED = (
-    *(("wall", "time"), ("submit", "submitted jobs"), ("job", "running jobs"), ("gres", "GPUs"), ("cpu", "CPU cores")),
-    *(("mem", "memory"), ("node", "nodes"), ("billing", "billing units"), ("lic", "licenses")),
-)
-
-_STATES = {
-    "CONFIGURING": "its nodes are being prepared",
-    "COMPLETING": "is ending: Slurm waits for its last processes",
-    "REQUEUE_HOLD": "queued again and held: `scontrol release {id}` lets it start",
-}
+@functools.cache
+def _words(kind: str) -> dict[str, str]:
+    """Return a table of slurm.toml: reasons, sentences, states, limits, or refusals."""
+    return tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))[kind]  # type: ignore[no-any-return]
 
 
 def reason_in_words(job: Job, now: float | None = None) -> str:
@@ -363,7 +330,7 @@ def reason_in_words(job: Job, now: float | None = None) -> str:
         until = "" if job.ends_at is None else f" until {clock_time(job.ends_at, now)} at the latest"
         return f"runs on {job.nodes or 'its nodes'}{until}"
     if job.state != PENDING:
-        return _STATES.get(job.state, job.state).format(id=job.id)
+        return _words("states").get(job.state, job.state).format(id=job.id)
     why = _reason(job.reason).format(id=job.id)
     if job.starts_at is None or not now < job.starts_at < now + FAR_AWAY_S:
         return why
@@ -373,11 +340,11 @@ def reason_in_words(job: Job, now: float | None = None) -> str:
 
 def _reason(reason: str) -> str:
     plain = reason.strip().strip("()").replace("_", " ")
-    for part, words in _SENTENCES:
+    for part, words in _words("sentences").items():
         if re.search(part, plain, re.IGNORECASE):
             return words
     word = plain.partition(",")[0]
-    known = _REASONS.get(plain) or _REASONS.get(re.split(r"[(:]", word)[0].strip())
+    known = _words("reasons").get(plain) or _words("reasons").get(re.split(r"[(:]", word)[0].strip())
     if known:
         nodes = re.search(r"Unavailable(?:Nodes)?:([\w\[\],.-]+)", plain)
         return f"{known}: {nodes[1]}" if nodes else known
@@ -390,7 +357,7 @@ def _limit(word: str) -> str | None:
         return None
     holder, kind, tail = found.groups()
     owner = {"Assoc": "account", "QOS": "qos", "": "account within its qos"}[holder]
-    what = next((name for part, name in _LIMITED if tail.lower().startswith(part)), "use")
+    what = next((name for part, name in _words("limits").items() if tail.lower().startswith(part)), "use")
     if "Minutes" in tail and what != "use":
         what = f"minutes of {what}"
     if kind == "Min":
@@ -402,22 +369,6 @@ def _limit(word: str) -> str | None:
 
 # --- refusals ---------------------------------------------------------------------------------------
 
-_REFUSALS = (
-    (r"invalid partition|no partition|use this partition|not in this partition|partition (not|in|config)", "partition"),
-    (r"invalid account|invalidaccount", "account"),
-    (r"invalid qos|invalidqos", "qos"),
-    (r"feature specification|--constraint\b", "constraint"),
-    (r"time.?limit|wall.?(time|duration|clock)|maxwall|--time\b|time specification", "time_limit"),
-    (r"\bgres\b|gres(per|minutes|$)|\bgpus?\b|--gpus|trackable resource", "gpus_per_node"),
-    (r"\bmemory\b|\bmem\b|--mem\b|mem(ory)?per", "mem"),
-    (r"node count|--nodes\b|more nodes|(max|min|grp)node", "nnodes"),
-    (r"cpus?\b|cpuper|processors|\bcores?\b|--cpus", "cpus_per_task"),
-    (r"\bfeatures?\b|\bconstraints?\b", "constraint"),
-    (r"\baccounts?\b", "account"),
-    (r"\bqos\b", "qos"),
-    (r"\bpartitions?\b", "partition"),
-)
-"""Refusals in order of precedence: Slurm's own sentences first, then words that a site's plugin may use."""
 _ANY_POLICY = r"job violates accounting/qos policy( \(job submit limit[^)]*\))?"
 """Slurm adds this to every refusal by a limit; what comes before it names the limit."""
 
@@ -426,4 +377,6 @@ def refusal(text: str) -> tuple[str | None, str]:
     """Return the field of `Slurm`, or `nnodes`, that a refusal of sbatch names, None without one, and its words."""
     words = text.strip() or "sbatch refused the job without a message"
     said = re.sub(_ANY_POLICY, "", words, flags=re.IGNORECASE)
-    return next((name for part, name in _REFUSALS if re.search(part, said, re.IGNORECASE)), None), words
+    return next(
+        (name for part, name in _words("refusals").items() if re.search(part, said, re.IGNORECASE)), None
+    ), words

@@ -40,22 +40,8 @@ CHANGE: Final = re.compile(r"\s*(?:-+>|=+>|→|to\b)\s*")
 _TRAINING: Final = re.compile(r"(?:(?:train\w*|epochs?|steps?|iter\w*|progress|E)\b[\s:|\[]*|\d+\W*)*", re.IGNORECASE)
 _WORD: Final = re.compile(r"[^\W\d_]{2,}")
 _FIRST_WORD: Final = re.compile(r"^\W*([^\W\d_]{3,})\b(?=\W* [^\W\d_])")
-NO_METRICS: Final = (
-    "ep",
-    "eta",
-    "remaining",
-    "left",
-    "time_left",
-    "v_num",
-    "seed",
-    "pid",
-    "port",
-    "line",
-    "rank",
-    "device",
-    "cuda",
-    "time_elapsed",
-)
+_REMAINING: Final = ("eta", "remaining", "left", "time_left", "time_elapsed")
+NO_METRICS: Final = (*_REMAINING, "ep", "v_num", "seed", "pid", "port", "line", "rank", "device", "cuda")
 _PLACEHOLDER: Final = re.compile(r"\{[^{}]*\}")
 _MAX_NAME_WORDS: Final = 5
 _MAX_LOOSE_WORDS: Final = 9

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Set
 from typing import Any, Final, NamedTuple
 
 from nbtools.metrics.columns import Unit
-from nbtools.metrics.curve_names import COUNTERS, EPOCH, curve_of, parts_of
+from nbtools.metrics.curve_names import COUNTERS, EPOCH, SPLITS, curve_of, parts_of, split_of
 from nbtools.metrics.readers.points import Points, add_point
 from nbtools.rundir.json_files import MAX_STEP
 
@@ -42,7 +42,7 @@ def table_columns(names: tuple[str, ...]) -> TableColumns:
     counters = sorted(((rank, name) for rank, name in ranks if rank is not None), key=lambda counter: counter[0])
     times = tuple(name for name in _TIMES if name in names)
     left_out = {*times, *(name for _, name in counters)} | {name for name in names if plain[name] in _NO_CURVES}
-    values = tuple(name for name in names if name not in left_out and len(name) <= 200)
+    values = tuple(name for name in names if name not in left_out and 0 < len(name) <= 200)
     is_measured = any(not _MEASURED.isdisjoint(parts_of(name)) for name in values)
     return TableColumns(tuple(counters), values, times, tuple(n for n in names if plain[n] in _TOTALS), is_measured)
 
@@ -64,7 +64,8 @@ class CountedRows:
         self.columns: dict[str, bool] = {}
         """Column -> whether it may count: it has whole numbers."""
         self._rank, self._excluded = _UNCOUNTED, set[str]()
-        self._names = dict[str, str]()
+        self._names = dict[str | None, dict[str, str]]()
+        """The curves of the columns, by the split that a cell names, as in `{"mode": "val", "loss": 0.5}`."""
         self.rewind()
 
     def rewind(self) -> None:
@@ -84,7 +85,9 @@ class CountedRows:
         if len(self.columns) <= _MOST_COLUMNS:
             self.columns |= {name: self.columns.get(name, True) and _is_count(numbers.get(name)) for name in row}
         named = (name for name in columns.values if name in numbers and name != self.chosen)
-        values = {curve_of(name, self._names): numbers[name] for name in named}
+        told = split_of([cell for cell in row.values() if isinstance(cell, str) and cell in SPLITS], None)
+        names = self._names.setdefault(told, {})
+        values = {curve_of(name, names, told): numbers[name] for name in named}
         rank, counter = self._counter_of(columns, numbers, is_plain=len(numbers) == len(row))
         if not values or self._rank == rank == _UNCOUNTED:
             return False

@@ -50,14 +50,13 @@ class MetricSource:
 
     @property
     def rows(self) -> CountedRows | None:
-        """The counted rows of a table; None where the format says what counts, or as long as nothing does."""
-        rows = self.reader.rows if isinstance(self.reader, Reader) else None
-        return rows if rows is not None and rows.has_counter else None
+        """The rows of a table; None where the format says what counts."""
+        return self.reader.rows if isinstance(self.reader, Reader) else None
 
     @property
     def counter(self) -> str | None:
-        """The column that counts the rows of a table; "" for their order, None where the format says what counts."""
-        return self.rows.counter if self.rows is not None else None
+        """The column that counts the rows of a table; "" for their order, None if none does, or the format says it."""
+        return self.rows.counter if self.rows is not None and self.rows.has_counter else None
 
     @property
     def counters(self) -> list[str]:

@@ -207,15 +207,16 @@ class FileChoices:
         self.choose: Callable[[str, Mapping[str, str | bool]], None] = lambda name, choice: None
         """Called with the name of the file and the choice, as of `choose` of the panel."""
         self.widget = widgets.VBox()
-        self._shown: list[tuple[str, str | None, list[str], list[str], list[str]]] = []
+        self._shown: list[tuple[str, str | None, list[str] | None, list[str], list[str]]] = []
 
     def look(self, sources: Sequence[MetricSource]) -> None:
-        """Show the files whose rows are read."""
-        found = [
-            (Path(one.name).name, one.counter, one.counters, [*filter(one.draws, one.history)], [*one.history])
-            for one in sources
-            if one.history
-        ]
+        """Show the files with rows, also those that are not drawn since nothing counts them."""
+        found = []
+        for one in sources:
+            columns = None if one.rows is None else one.counters
+            if one.history or one.rows is not None:
+                drawn = [*filter(one.draws, one.history)]
+                found.append((Path(one.name).name, one.counter, columns, drawn, [*one.history]))
         if found != self._shown:
             self._shown, before = found, self.widget.children
             self.widget.children = [in_column(*self._controls(*shown)) for shown in found[:_MOST_FILES]]
@@ -223,17 +224,18 @@ class FileChoices:
                 control.close()
 
     def _controls(
-        self, name: str, counter: str | None, columns: list[str], drawn: list[str], every: list[str]
+        self, name: str, counter: str | None, columns: list[str] | None, drawn: list[str], every: list[str]
     ) -> Iterator[widgets.Widget]:
         tip = f"The metrics of {name} that are drawn, in all runs of this project: remove one, or type its name"
         kept = make_control(widgets.TagsInput, f"Curves of {name}", width=690, label=220, tooltip=tip)
         kept.allow_duplicates, kept.allowed_tags, kept.value = False, every[:_MOST_KINDS], drawn[:_MOST_KINDS]
         kept.observe(lambda change: self.choose(name, _changes(change.old, change.new)), "value")
-        if counter is not None:
+        if columns is not None:
             options = [(column, column) for column in dict.fromkeys((*filter(None, (counter,)), *columns))]
             tip = f"The column that counts the rows of {name}, in all runs of this project"
             control = make_control(widgets.Dropdown, f"Counter of {name}", width=420, label=220, tooltip=tip)
-            control.options, control.value = [*options[:_MOST_KINDS], ("the order of its rows", "")], counter
+            control.options = [*options[:_MOST_KINDS], ("the order of its rows", "")]
+            control.value = counter  # None: nothing counts them yet
             control.observe(lambda change: self.choose(name, {"": change.new}), "value")
             yield control
         yield kept

@@ -39,6 +39,12 @@ def points_of(history: History) -> dict[str, tuple[list[int], list[float]]]:
     return {name: (series.steps.tolist(), series.values.tolist()) for name, series in history.items()}
 
 
+def test_a_cell_that_names_a_split_gives_it_to_the_row(tmp_path: Path) -> None:
+    rows = [{"mode": mode, "step": step, "loss": step + 0.5} for step in (1, 2) for mode in ("train", "val")]
+    found = curves(write_jsonl(tmp_path / "log.jsonl", [{"lr": 0.1, "seed": 3}, *rows, {"mode": "test", "loss": 9.0}]))
+    assert found == {"train/loss": ([1, 2], [1.5, 2.5]), "eval/loss": ([1, 2], [1.5, 2.5])}
+
+
 # --- rows that are no numbers -------------------------------------------------------------------
 
 

@@ -53,6 +53,20 @@ def test_a_column_is_left_out_and_a_setting_is_drawn_in_all_runs(run: Run) -> No
     assert "also found, but not drawn" in "".join(run.rows.notes)
 
 
+def test_a_table_without_a_counter_is_offered_and_drawn_by_its_order(run: Run) -> None:
+    (Path(run.info["cwd"]) / "log.csv").write_text("G_A,D_A\n1.5,0.5\n1.4,0.6\n")
+    panel = LivePlot(run.dir)
+    panel.refresh()
+    shown = panel._widgets.files.widget
+    eventually(lambda: shown.children)
+    counter, curves = shown.children[0].children
+    assert (counter.value, curves.value, [value for _, value in counter.options]) == (None, [], [""])
+    counter.value = ""
+    eventually(lambda: shown.children[0].children[1].value == ["g_a", "d_a"])
+    assert run.history["g_a"].unit == "row"
+    panel.close()
+
+
 def test_the_panel_offers_the_columns_and_draws_again(run: Run) -> None:
     panel = LivePlot(run.dir)
     panel.refresh()
