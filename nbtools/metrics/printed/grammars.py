@@ -82,7 +82,7 @@ class Reading:
     """The last split that its words name, for its counter."""
     is_bar: bool = False
     first: Slot | None = None
-    """Its first number, if nothing counts by its name: it may, if it rises evenly."""
+    """The first number, if nothing counts by its name: it may, if it rises evenly."""
     is_cell: bool = False
     """Whether it is one line of a box, which ends with a border and is a row as a whole."""
 

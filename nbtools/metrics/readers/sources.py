@@ -96,7 +96,7 @@ def file_choices(run_dir: Path) -> dict[str, dict[str, Any]]:
     return {kind: own for kind, own in found if isinstance(own, dict)}
 
 
-def choose(run_dir: Path, name: str, choice: Mapping[str, Any]) -> None:
+def set_file_choice(run_dir: Path, name: str, choice: Mapping[str, Any]) -> None:
     """Remember choices for the files of a name, as `file_choices` returns them; None for the usual one."""
 
     def change(choices: dict[str, Any]) -> None:

@@ -201,7 +201,7 @@ def _reads(text: str, line: str) -> bool:
 
 
 class FileChoices:
-    """What counts the rows of each file of a program, and which of its metrics are drawn, to change by a click."""
+    """Lets the user choose what counts the rows of each file of a program, and which of its metrics are drawn."""
 
     def __init__(self) -> None:
         self.choose: Callable[[str, Mapping[str, str | bool]], None] = lambda name, choice: None

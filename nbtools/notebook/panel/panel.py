@@ -12,11 +12,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from nbtools.errors import RunNotFoundError, message_of, plural
+from nbtools.errors import ConfigError, RunNotFoundError, message_of, plural
 from nbtools.launcher.programs.program_resume import remember
 from nbtools.launcher.resume import launch_again, resume, steered_changes
 from nbtools.machine.processes import removed_in_words
-from nbtools.metrics.readers.sources import choose
+from nbtools.metrics.readers.sources import set_file_choice
 from nbtools.notebook.comparison.report import report_html
 from nbtools.notebook.html_parts import note
 from nbtools.notebook.panel import html
@@ -100,7 +100,7 @@ class LivePlot(ChartView):
         ):
             button.on_click(lambda _, doing=doing, action=action: self._act(doing, action))
         self._widgets.tabs.log.editor.keep = lambda curves: self._act("Keeping…", lambda: self.keep_curves(*curves))
-        self._widgets.files.choose = lambda *chosen: self._act("Reading…", lambda: self.choose(*chosen))
+        self._widgets.files.choose = self._choose
         for text in (checkpoints.program.pattern, checkpoints.program.words):
             text.observe(self._remember, "value")
         self._widgets.page.on_msg(lambda _, said, *__: self._hear_page(said))
@@ -320,7 +320,7 @@ class LivePlot(ChartView):
         Raises:
             ConfigError: the user's configuration cannot be written.
         """
-        choose(self.run.dir, name, choice)
+        set_file_choice(self.run.dir, name, choice)
         self._look_again()
         counter = [f"{choice[''] or 'the order'} counts its rows"] if "" in choice else []
         drawn = (f"{metric} is {'drawn' if choice[metric] else 'not drawn'}" for metric in choice if metric)
@@ -348,6 +348,14 @@ class LivePlot(ChartView):
 
     def _offer(self) -> None:
         self._widgets.buttons.disable()
+
+    def _choose(self, name: str, choice: Mapping[str, str | bool]) -> None:
+        """Take a choice at once: an action would be passed over while another one runs."""
+        with self._lock:
+            try:
+                self._tell(self.choose(name, choice))
+            except ConfigError as error:
+                self._tell(str(error), is_wrong=True)
 
     def _look_again(self) -> None:
         """Look at the run, also where what has changed is in no file that is compared."""

@@ -7,7 +7,7 @@ import pytest
 from waiting import eventually
 
 from nbtools.errors import ConfigError
-from nbtools.metrics.readers.sources import choose, file_choices
+from nbtools.metrics.readers.sources import file_choices, set_file_choice
 from nbtools.notebook.panel.panel import LivePlot
 from nbtools.project import Project
 from nbtools.run.run import Run
@@ -34,12 +34,12 @@ def test_a_counter_counts_for_an_open_run_and_for_fresh_ones(run: Run) -> None:
     assert steps(run) == [1, 2]
     (source,) = run.rows.sources
     assert (source.counter, source.counters) == ("step", ["step", "tokens", "loss"])
-    choose(run.dir, "log.csv", {"": "tokens"})
+    set_file_choice(run.dir, "log.csv", {"": "tokens"})
     assert steps(run) == steps(Run(run.files.path)) == [64, 128]
     assert run.rows.notes[0].endswith("log.csv: train/loss; counter: tokens")
-    choose(run.dir, "log.csv", {"": ""})
+    set_file_choice(run.dir, "log.csv", {"": ""})
     assert (steps(run), run.history["train/loss"].unit) == ([0, 1], "row")
-    choose(run.dir, "log.csv", {"": None})
+    set_file_choice(run.dir, "log.csv", {"": None})
     assert steps(run) == [1, 2]
     assert file_choices(run.dir) == {"log.csv": {}}
 
@@ -48,7 +48,7 @@ def test_a_column_is_left_out_and_a_setting_is_drawn_in_all_runs(run: Run) -> No
     table = Path(run.info["cwd"]) / "log.csv"
     table.write_text("step,width,loss\n1,64,3.0\n2,64,2.0\n3,64,1.0\n")
     assert [*run.history] == ["train/loss"]
-    choose(run.dir, "log.csv", {"train/loss": False, "width": True})
+    set_file_choice(run.dir, "log.csv", {"train/loss": False, "width": True})
     assert [*run.history] == [*Run(run.files.path).history] == ["width"]
     assert "also found, but not drawn" in "".join(run.rows.notes)
 
@@ -86,4 +86,4 @@ def test_a_folder_that_cannot_be_written_is_named(run: Run, tmp_path: Path, monk
     (tmp_path / "file").touch()
     monkeypatch.setenv("NBTOOLS_CONFIG_DIR", str(tmp_path / "file/config"))
     with pytest.raises(ConfigError, match="cannot be written"):
-        choose(run.dir, "log.csv", {"": "tokens"})
+        set_file_choice(run.dir, "log.csv", {"": "tokens"})
