@@ -144,6 +144,7 @@ class PrintedRows:
         """Lines for which a bar was erased, which belong to its next drawing."""
         self._is_erased = False
         self._leading: list[_Line] = []
+        """Lines that stand before the one that counts for them."""
         self._uncounted: list[tuple[_Line, bool]] = []
         """Lines, with whether a bar was erased for them, for which it is open what counts."""
         self._firsts: dict[str, list[float] | None] = {}
@@ -177,35 +178,39 @@ class PrintedRows:
                 self._attempt = attempts[i]
                 self.steps.rewind()
             is_erased = lines[i - 1].isspace() if i else self._is_erased
-            self._take_when_counted((plans[i], rows[i], int(ends[i])), is_erased=is_erased)
+            take = self._take if self.steps.has_counter and not plans[i].word else self._take_when_counted
+            take(plans[i], rows[i], int(ends[i]), is_erased=is_erased)
         self._is_erased = lines[-2].isspace() if len(lines) > 1 else False
 
-    def _take_when_counted(self, line: _Line, *, is_erased: bool) -> None:
-        """Take a line, or keep it until it is known whether the first number of such lines counts.
+    def _take_when_counted(self, plan: LinePlan, numbers: Sequence[float], end: int, *, is_erased: bool) -> None:
+        """Take a line, or keep it until it is known whether the first number of such lines counts."""
+        self._uncounted.append(((plan, numbers, end), is_erased))
+        if not self._is_open(plan, numbers) or len(self._uncounted) > _MOST_UNCOUNTED:
+            self.finish()
 
-        It does if nothing counts by its name, and it rises evenly over the first lines with this word.
-        """
-        plan, numbers, _ = line
-        is_counted = self.steps.has_counter or "counter" in plan.places or "epoch" in plan.places
-        seen = None if is_counted or not plan.word else self._firsts.setdefault(plan.word, [])
+    def _is_open(self, plan: LinePlan, numbers: Sequence[float]) -> bool:
+        """Whether a first number may count: if nothing does by its name, and it rises evenly over the first lines."""
+        if self.steps.has_counter or "counter" in plan.places or "epoch" in plan.places:
+            return False
+        if len(self._firsts) > _MOST_UNCOUNTED:  # a log without counters has any number of words
+            self._firsts.clear()
+        seen = self._firsts.setdefault(plan.word, []) if plan.word else None
         if seen is not None and len(seen) < _ENOUGH:
             value = numbers[plan.places["first"]]
             seen += [value] if value not in seen[-1:] else []
             steps = np.diff(seen)
             if (steps <= 0).any() or (steps[1:-1] != steps[2:]).any():
                 self._firsts[plan.word] = None
-        self._uncounted.append((line, is_erased))
         nums = [len(seen) for seen in self._firsts.values() if seen is not None]
-        if is_counted or not nums or max(nums) == _ENOUGH or len(self._uncounted) > _MOST_UNCOUNTED:
-            self.finish()
+        return bool(nums) and max(nums) < _ENOUGH
 
     def finish(self, *, is_complete: bool = False) -> None:
         """Take the lines for which it was open what counts; of a log that `is_complete`, all lines."""
-        kept, self._uncounted = self._uncounted, []
-        for line, is_erased in kept:
-            if len(self._firsts.get(line[0].word) or ()) == _ENOUGH:
+        for line, is_erased in self._uncounted:
+            if line[0].word and len(self._firsts.get(line[0].word) or ()) == _ENOUGH:
                 line[0].count()
             self._take(*line, is_erased=is_erased)
+        self._uncounted.clear()
         for line in self._leading if is_complete else ():
             self._place(*line)
 
