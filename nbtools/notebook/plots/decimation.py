@@ -143,7 +143,8 @@ def time_ticks(low: float, high: float, num_max: int) -> list[tuple[float, str]]
     """Return ticks of an axis in seconds, at whole seconds, minutes, hours or days."""
     days = math.ceil((high - low) / 86400 / num_max)
     spacing = next((s for s in _SECONDS if (high - low) / s <= num_max), 86400 * days)
-    return [(float(s), duration(s)) for s in range(math.ceil(low / spacing) * spacing, math.floor(high) + 1, spacing)]
+    places = range(math.ceil(low / spacing) * spacing, math.floor(high) + 1, spacing)
+    return [(float(place), duration(place) if place else "0") for place in places]
 
 
 def clock_ticks(low: float, high: float, num_max: int) -> list[tuple[float, str]]:

@@ -183,8 +183,10 @@ def _stored_weights(model: PreTrainedModel, model_name: str) -> tuple[dict[str, 
 def stored_file(model_name: str, *names: str) -> str | None:
     """Return the path of the first of some files that a folder or a repository of the hub has; None without any."""
     has_files = {"_raise_exceptions_for_missing_entries": False, "_raise_exceptions_for_connection_errors": False}
-    found = (cached_file(model_name, name, **has_files) for name in names)
-    return next((path for path in found if path is not None), None)
+    with contextlib.suppress(OSError):  # no such folder or repository: loading the model says so
+        found = (cached_file(model_name, name, **has_files) for name in names)
+        return next((path for path in found if path is not None), None)
+    return None
 
 
 def _is_new_head(model: PreTrainedModel, part: str, found: Iterable[str]) -> bool:
