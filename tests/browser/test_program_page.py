@@ -28,6 +28,26 @@ path = nt.write_script(program, "my_turns", nt.Launch(torchrun=False, gpus=()), 
 nt.LivePlot(nt.launch(path))"""
 
 
+WRITES = """
+with open("log.csv", "w") as file:
+    print("step,width,loss", file=file)
+    for step in range(20):
+        print(step, 64 + step % 3, 3 / (1 + step), sep=",", file=file)
+"""
+
+
+def test_a_column_of_a_file_is_removed_by_a_click_and_put_back(notebook: Any) -> None:
+    (notebook.lab.project / "writing.py").write_text(WRITES)
+    panel = notebook.run("writing.ipynb", LAUNCH_TURNS.replace("turning.py", "writing.py").replace("turns", "rows"))
+    see(panel, "SUCCEEDED")
+    panel.get_by_role("button", name="width").click()
+    see(panel, "log.csv: width is not drawn")
+    notebook.shoot("file-columns", panel)
+    find_nothing_serious(notebook, "panel", "aria-tab-name", "color-contrast")
+    panel.get_by_role("button", name="width").click()
+    see(panel, "log.csv: width is drawn")
+
+
 @pytest.mark.promise("any-script")
 def test_a_clicked_number_becomes_a_curve_and_stands_in_the_launcher_script(notebook: Any, eventually: Any) -> None:
     project = notebook.lab.project

@@ -77,8 +77,7 @@ class MetricSource:
             return self.choices[name]
         values, is_result = self.history[name].values, "loss" in name or name.startswith(("eval/", "test/"))
         is_table = self.rows is not None and not is_result
-        is_setting = is_table and len(values) >= _FEW and bool(values[0]) and bool((values == values[0]).all())
-        return not is_setting
+        return not (is_table and len(values) >= _FEW and bool(values[0]) and bool((values == values[0]).all()))
 
     def time(self, name: str, row: int) -> float:
         """Return the time of a row of a metric."""

@@ -1,6 +1,6 @@
 """The editor of a program's curves: a number of a printed line becomes a metric, the step, or nothing."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -34,7 +34,7 @@ _MEANINGS = {
 }
 _UNREAD = "time"
 """Name of a number that is neither drawn nor counts: a pattern with it alone keeps a line from being drawn."""
-_MOST_FILES = 5
+_MOST_FILES, _MOST = 5, 60
 _MOST_KINDS, _LONGEST, _MOST_POINTS, _MOST_DRAWN = 200, 110, 300, 4
 
 
@@ -226,10 +226,6 @@ class FileChoices:
     def _controls(
         self, name: str, counter: str | None, columns: list[str] | None, drawn: list[str], every: list[str]
     ) -> Iterator[widgets.Widget]:
-        tip = f"The metrics of {name} that are drawn, in all runs of this project: remove one, or type its name"
-        kept = make_control(widgets.TagsInput, f"Curves of {name}", width=690, label=220, tooltip=tip)
-        kept.allow_duplicates, kept.allowed_tags, kept.value = False, every[:_MOST_KINDS], drawn[:_MOST_KINDS]
-        kept.observe(lambda change: self.choose(name, _changes(change.old, change.new)), "value")
         if columns is not None:
             options = [(column, column) for column in dict.fromkeys((*filter(None, (counter,)), *columns))]
             tip = f"The column that counts the rows of {name}, in all runs of this project"
@@ -238,11 +234,18 @@ class FileChoices:
             control.value = counter  # None: nothing counts them yet
             control.observe(lambda change: self.choose(name, {"": change.new}), "value")
             yield control
-        yield kept
+        if every:
+            place = {"width": "220px", "display": "flex", "justify_content": "flex-end", "margin": "0 8px 0 0"}
+            label = widgets.Label(f"Drawn of {name}", layout=place)
+            yield in_row(label, *(self._button(name, metric, drawn) for metric in every[:_MOST]))
 
-
-def _changes(before: Sequence[str], now: Sequence[str]) -> dict[str, str | bool]:
-    return {name: name in now for name in {*before} ^ {*now}}
+    def _button(self, name: str, metric: str, drawn: Collection[str]) -> widgets.ToggleButton:
+        tip = f"Whether {metric} of {name} is drawn, in all runs of this project"
+        is_drawn, layout = metric in drawn, {"width": "auto"}
+        icon = "check" if is_drawn else ""  # no meaning by colour alone
+        made = widgets.ToggleButton(is_drawn, description=metric, icon=icon, tooltip=tip, layout=layout)
+        made.observe(lambda change: self.choose(name, {metric: change.new}), "value")
+        return made
 
 
 def _example(edited: EditedLine) -> str:
