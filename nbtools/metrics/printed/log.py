@@ -211,8 +211,8 @@ class PrintedRows:
                 line[0].count()
             self._take(*line, is_erased=is_erased)
         self._uncounted.clear()
-        for line in self._leading if is_complete else ():
-            self._place(*line)
+        while self._leading and is_complete:
+            self._place(*self._leading.pop(0))
 
     def _take(self, plan: LinePlan, numbers: Sequence[float], end: int, *, is_erased: bool) -> None:
         """Place a line, or keep it: one of a box, whose counter may follow, or one for which a bar was erased."""

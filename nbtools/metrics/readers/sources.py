@@ -100,7 +100,7 @@ def set_file_choice(run_dir: Path, name: str, choice: Mapping[str, Any]) -> None
 
     def change(choices: dict[str, Any]) -> None:
         of_project = choices.setdefault(str(run_dir.parent.parent), {})
-        own = {**of_project.get(kind_of_file(name), {}), **choice}
+        own = {**file_choices(run_dir).get(kind_of_file(name), {}), **choice}
         of_project[kind_of_file(name)] = {key: value for key, value in own.items() if value is not None}
 
     update_user_config(_CHOICES, change)

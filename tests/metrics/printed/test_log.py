@@ -246,6 +246,14 @@ def test_bytes_that_are_no_text_take_little_time(log: Path) -> None:
     assert time.process_time() - searched < 20 * (searched - began), "1.1 here"
 
 
+def test_looks_at_a_complete_log_take_each_line_once(log: Path) -> None:
+    log.write_text("upd 10 | R 0.5\nlr = 0.1\n")
+    metrics = LogMetrics(log, templates=["lr = {lr}", "upd {upd} | R {R}"])
+    for _ in range(3):
+        metrics.poll(is_complete=True)
+    assert [statement.num_rows for statement in metrics._rows.plans._statements.values()] == [1, 1]
+
+
 def test_pattern_of_the_user_comes_before_everything_else(log: Path) -> None:
     text = "at 1 we saw 0.5 nats\nat 2 we saw 0.4 nats\nstep 3 loss 7.5\nstep 4 loss 7.1\n"
     found = curves_of(log, text, ["at {step} we saw {eval/score} nats"])

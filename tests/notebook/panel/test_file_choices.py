@@ -14,6 +14,7 @@ from nbtools.project import Project
 from nbtools.run.run import Run
 from nbtools.rundir.json_files import write_json
 from nbtools.rundir.rundir import RunDir
+from nbtools.user_config import update_user_config
 
 
 @pytest.fixture
@@ -35,6 +36,7 @@ def test_a_counter_counts_for_an_open_run_and_for_fresh_ones(run: Run) -> None:
     assert steps(run) == [1, 2]
     (source,) = run.rows.sources
     assert (source.counter, source.counters) == ("step", ["step", "tokens", "loss"])
+    update_user_config("counters", lambda kept: kept.update({str(run.dir.parent.parent): {"log.csv": "damaged"}}))
     set_file_choice(run.dir, "log.csv", {"": "tokens"})
     assert steps(run) == steps(Run(run.files.path)) == [64, 128]
     assert run.rows.notes[0].endswith("log.csv: train/loss; counter: tokens")
