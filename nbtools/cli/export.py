@@ -2,21 +2,47 @@
 
 import shutil
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from nbtools.errors import ConfigError, LaunchError, shown
 from nbtools.launcher.resume import checkpoint_for, config_of
 from nbtools.project import expanded
-from nbtools.recipes import TextClassificationConfig
+from nbtools.recipes import TextClassificationConfig, recipe_of
+from nbtools.run import facts
 from nbtools.run.checkpoints import Checkpoint
+from nbtools.run.records import mapping_at
 from nbtools.run.run import Run
 from nbtools.rundir.atomic import new_folder
 from nbtools.rundir.rundir import has_recipe
 
-_LOADER = """# A text classifier
+_CARD = """---
+library_name: transformers
+tags: [nbtools, {key}]
+---
 
-{loads}. With nbtools installed, these lines load it whole:
+# {name}
+
+{title}. Weights: {weights}. {loads}
+## Data
+
+{data}. The licences of the data and of the weights that it started from apply to this model, too.
+
+## Scores
+
+Measured at step {step} of one training with seed {seed}; other seeds give other values, so compare means over several.
+`eval/` is on held-out data, by which a checkpoint may have been chosen; `test/` is on data that chose nothing.
+
+{scores}
+
+## Config
+
+What differs from the defaults; `nbtools launch --again {run}` repeats the training, `{script}` has all values.
+
+{config}
+"""
+
+_LOADER = """{loads}. With nbtools installed, these lines load it whole:
 
 ```python
 from nbtools.recipes.predict_settings import TextClassificationPredict
@@ -55,11 +81,46 @@ def export(run: Run, out: str | None, checkpoint: str | None, merge: Callable[[R
                 merge(run, found, built)
             else:
                 shutil.copytree(saved, built, dirs_exist_ok=True)
+            parts = sorted(f"`{path.parent.relative_to(built)}`" for path in built.rglob("config.json"))
+            loads = f"In the format of `save_pretrained`: {', '.join(parts).replace('`.`', 'this folder')}.\n"
             if isinstance(config_of(run), TextClassificationConfig):
                 is_published = (built / "key.json").is_file()
                 loads = "OccCANINE's own classes load it" if is_published else "from_pretrained loads its encoder alone"
-                (built / "README.md").write_text(_LOADER.format(loads=loads, folder=str(folder)), encoding="utf-8")
                 warnings.warn(f"{loads}: see README.md there for more", stacklevel=2)
+                loads = _LOADER.format(loads=loads, folder=str(folder))
+            (built / "README.md").write_text(_card(run, found, loads), encoding="utf-8")
     except (OSError, ValueError) as error:  # a null character is a ValueError
         raise ConfigError(f"{shown(str(folder), 300)}: cannot be written: {error}") from error
     return folder
+
+
+def _card(run: Run, checkpoint: Checkpoint, loads: str) -> str:
+    """Return the model card: what it was trained from and on, its scores, and the config that differs."""
+    config, curves, scores = config_of(run), run.history, {}
+    for name in sorted(curves):
+        found = curves[name].values[curves[name].steps == checkpoint.step]
+        if name.startswith(("eval/", "test/")) and len(found):
+            scores[name] = f"{found[-1]:.5g}"
+    recipe, data = recipe_of(config), mapping_at(checkpoint.manifest, "data")
+    own = config.model_dump(mode="json", exclude_defaults=True)
+    return _CARD.format(
+        key=recipe.key,
+        name=run.name,
+        title=recipe.title,
+        weights="; ".join(facts.weights(run.config).values()) or "random at the start",
+        loads=loads,
+        data=", ".join(f"{name} {data[name]}" for name in ("size", "rule", "digest") if data.get(name))
+        or "Not recorded",
+        step=checkpoint.step,
+        seed=config.seed,
+        scores=_table("metric", "value", scores),
+        run=run.id,
+        script=run.files.script.name,
+        config=_table("field", "value", {name: shown(value, 200) for name, value in own.items()}),
+    )
+
+
+def _table(name: str, value: str, rows: Mapping[str, str]) -> str:
+    """Return a table in Markdown."""
+    cells = [(name, value), ("---", "---"), *rows.items()]
+    return "\n".join(f"| {left} | {right.replace('|', '&#124;')} |" for left, right in cells)
