@@ -42,7 +42,7 @@ from nbtools.run.state import unsaved
 from nbtools.rundir import secret_values
 from nbtools.rundir.json_files import whole
 from nbtools.rundir.program_files.foreign_checkpoints import ForeignCheckpoint
-from nbtools.rundir.requests.conditions import NOTIFY_ON
+from nbtools.rundir.requests.conditions import NONE_SET, NOTIFY_ON, conditions_of
 from nbtools.rundir.rundir import foreign_owner, has_recipe, is_run, project_of
 from nbtools.script.compat.aliases import assigned
 from nbtools.script.script import differences, parse_script, write_script
@@ -81,7 +81,7 @@ def resume(
         nproc_per_node: processes on this machine, or `gpu` for one per GPU; None for the run's own number. The samples
             keep their order.
         gpus: GPU indices; `()` for the CPU; None for the run's own.
-        nnodes, cluster, max_restarts, stop_on, notify_on: as for `launch`; None for the run's own.
+        nnodes, cluster, max_restarts, stop_on, notify_on: as for `launch`; None for the run's own, as changed since.
         on_end, notify_with: as for `launch`; never the run's own, which would execute words from a run directory.
         args: further arguments of the script; they come last and override earlier ones. With them a program is a fork.
         name: last part of the new run's id; None for the run's name, or for a fork's script's if the run was not named.
@@ -365,6 +365,8 @@ def _settings(parent: Run, asked: Mapping[str, Any]) -> dict[str, Any]:
     recorded, wanted = mapping_at(parent.info, "launch"), {k: value for k, value in asked.items() if value is not None}
     settings: dict[str, Any] = {name: recorded.get(name) for name in Launch.model_fields}
     settings |= dict.fromkeys(COMMANDS)
+    if (in_force := conditions_of(parent.files)) != {**NONE_SET, **mapping_at(recorded, "notify_on")}:
+        settings["notify_on"] = in_force
     if foreign_owner(parent.dir):
         settings["python"] = None  # another user could have chosen the file
     if isinstance(settings["cluster"], dict):

@@ -26,8 +26,10 @@ from nbtools.run.checkpoints import Checkpoint
 from nbtools.run.lineage import resumed_step
 from nbtools.run.run import Run
 from nbtools.rundir.json_files import read_json, write_json
+from nbtools.rundir.requests.conditions import NONE_SET
 from nbtools.rundir.rundir import RunDir
 from nbtools.script.script import read_script, render, write_script
+from nbtools.steering import append_rows
 from nbtools.training.engine.flags import Flags
 from nbtools.training.engine.worker import run as train_here
 from nbtools.training.mlm_pretraining.train import train
@@ -208,9 +210,12 @@ def test_a_run_is_resumed_as_it_was_launched_but_from_another_checkpoint(parent:
     origin = {"run": parent.id, "checkpoint": "step-000004", "step": 4}
     assert child.info["resumed_from"] == {**origin, "changes": {"max_steps": [6, 60], "seed": [0, 1]}}
     assert (child.name, child.info["script"]) == ("mine", parent.info["script"])
+    assert child.info["launch"]["notify_on"] is None
     assert child.files.script.read_bytes() == parent.files.script.read_bytes()
     write_json(child.files.exit, {"returncode": 1, "stopped": True, "time": 3.0})
+    append_rows(child.files.notices, [{"kind": "notify_on", "conditions": {"nan": True}}])  # its owner changed them
     again = resume(child)  # which saved nothing; the parent's newest checkpoint is not what it began with
+    assert again.info["launch"]["notify_on"] == {**NONE_SET, "nan": True}
     assert again.info["args"] == [*kept, "--max-steps", "60", *named]
     assert again.info["resumed_from"] == {**origin, "run": child.id}
 
