@@ -474,7 +474,7 @@ def test_missing_arguments_are_named_at_once_unless_preliminary(show: Show) -> N
     rows["model"].type_in("tiny")
     assert mistakes(form) == []
     line_of(form, "args").type_in("texts/ --model tiny --steps many")
-    assert mistakes(form) == ["argument steps: --steps many: takes a whole number"]
+    assert mistakes(form) == ["argument steps: --steps many: takes a whole number such as 1_000"]
     rows["steps"].type_in("4")
     assert (program_of(form).args, mistakes(form)) == (("texts/", "--model", "tiny", "--steps", "4"), [])
     rows["data"].type_in("")
