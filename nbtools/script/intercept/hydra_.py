@@ -91,12 +91,9 @@ def hydra_key(name: str, value: Any, group: str, node: Any = None, is_missing: b
     kind = getattr(getattr(node, "_metadata", None), "element_type" if is_list else "ref_type", None)
     choices = [member.name for member in kind] if inspect.isclass(kind) and issubclass(kind, enum.Enum) else None
     value = value.name if choices and isinstance(value, enum.Enum) else answer.as_plain(value)
-    first = (value or [""])[0] if isinstance(value, list) else value
-    named = kind if kind in answer.NAMED else type(first)
-    types = [] if choices else [answer.NAMED.get(named, "str")]
     is_interpolation = isinstance(value, str) and "${" in value
-    entries = answer.default_of(None if is_interpolation else value)
+    entries = answer.value_entries(None if is_interpolation else value, kind)
     entries.update({"default_text": value} if is_interpolation else {}, name=name, flags=[name], action="key_value")
-    entries.update(types=types, choices=choices, truth=["true", "false"], is_list=is_list)
+    entries.update({"types": []} if choices else {}, choices=choices, truth=["true", "false"], is_list=is_list)
     entries.update(is_required=is_missing, is_optional=value is None and not is_missing)
     return dict(entries, group=group or name.rpartition(".")[0], help="one of the config group" if group else "")
