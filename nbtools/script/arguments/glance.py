@@ -42,7 +42,10 @@ def glance(script: Path, module: str | None = None) -> ScriptArguments:
     parser = next((name for word, name in _NAMED.items() if word in text), "argparse")
     try:
         source = _Glance(script, text)
-        items = source.constants() if parser == "constants" else (*source.add_argument_calls(), *source.dataclasses())
+        items = list(source.add_argument_calls())
+        parser = "argparse" if items else parser
+        if not items and parser != "config file":
+            items = list(source.constants() if parser == "constants" else source.dataclasses())
         found = with_unique_names([argument_of(item) for item in items])
     except (RecursionError, MemoryError):
         raise ScriptError(f"{script}:1: nested too deeply; its arguments are not read") from None

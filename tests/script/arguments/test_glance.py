@@ -84,6 +84,14 @@ def test_a_script_without_a_parser_is_not_to_be_asked(text: str, read: Read) -> 
     assert (found.parser, found.arguments, found.is_complete, found.can_ask) == ("", (), False, False)
 
 
+def test_a_dataclass_or_constant_beside_a_literal_parser_is_no_argument(read: Read) -> None:
+    others = "from dataclasses import dataclass\n@dataclass\nclass Model:\n    width: int = 3\nlr = 0.1\n"
+    reads = "exec(open('version.py').read())\n"
+    found = read(f"{others}{reads}{HEAD}parser.add_argument('--x')\n{TAIL}")
+    assert (names(found), found.parser) == (["x"], "argparse")
+    assert (names(read(others + reads)), names(read(f"{others}OmegaConf.from_cli()\n"))) == (["lr"], [])
+
+
 def test_a_parser_in_a_module_of_the_project_can_be_asked(read: Read) -> None:
     others = {"options.py": "from deeper import make\n", "deeper.py": HEAD}
     assert read("import options\noptions.make()\n", others).can_ask
