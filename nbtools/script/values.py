@@ -118,12 +118,18 @@ def from_text(text: str, field: Field, language: str, truth: tuple[str, str] = P
             return read(text, kind, truth)
     if language == FLAGS:
         return literal_value(text, text)
-    number = "a number such as 5e-4" if float in kinds else "a whole number such as 1_000"
-    allowed = ["true or false" if kinds == [bool] else number] if kinds else []
-    allowed += [str(choice) for choice in field.choices or () if choice is not None]
-    what = ", or ".join([*allowed, *(["leave it empty"] if NoneType in field.types else [])])
+    what = ", or ".join([*allowed_values(field), *(["leave it empty"] if NoneType in field.types else [])])
     stripped = text.strip()
     raise ValueError(f"{shown(stripped, 60)} is not {what}" if stripped else f"is empty; give {what}")
+
+
+def allowed_values(field: Field) -> list[str]:
+    """Return what the text of a value may be, in words."""
+    kinds = set(map(element_type, field.types))
+    named = {float: "a number such as 5e-4", int: "a whole number such as 1_000", bool: "true or false", str: "a text"}
+    choices = [str(choice) for choice in field.choices or () if choice is not None]
+    kind = [words for kind, words in named.items() if kind in kinds][:1]
+    return [*kind, *([f"one of {', '.join(choices)}"] if len(choices) > 1 else choices)]
 
 
 def _is_none(text: str, field: Field, language: str, *, is_text: bool) -> bool:

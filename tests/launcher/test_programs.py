@@ -163,11 +163,15 @@ args = p.{parse}()
         ("--lrr 3", "parse_args", ["--lrr: no argument of train.py; did you mean --lr?"]),
         ("--lrr=3 --lr 2", "parse_args", ["--lrr: no argument of train.py; did you mean --lr?"]),
         ("run.yaml", "parse_args", ["run.yaml: no argument of train.py; python train.py --help lists them"]),
-        ("--epochs zwei", "parse_args", ["--epochs zwei: takes a whole number"]),
-        ("--lr zwei --opt sdg", "parse_args", ["--lr zwei: takes a number", "--opt sdg: takes one of sgd, adam"]),
+        ("--epochs zwei", "parse_args", ["--epochs zwei: takes a whole number such as 1_000"]),
+        (
+            "--lr zwei --opt sdg",
+            "parse_args",
+            ["--lr zwei: takes a number such as 5e-4", "--opt sdg: takes one of sgd, adam"],
+        ),
         ("--ep 3 --lr -1 --opt=sgd", "parse_args", []),
         ("--lrr 3", "parse_known_args", []),
-        ("--epochs zwei --more", "parse_known_args", ["--epochs zwei: takes a whole number"]),
+        ("--epochs zwei --more", "parse_known_args", ["--epochs zwei: takes a whole number such as 1_000"]),
     ],
 )
 def test_arguments_that_argparse_will_refuse_are_reported_before_the_launch(

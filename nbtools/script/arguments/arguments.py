@@ -87,15 +87,6 @@ class Argument(Field):
             return (*before, from_text(text, item, parser, self.truth))
         return from_text(text, self, self.language(parser), self.truth)
 
-    @property
-    def takes(self) -> str:
-        """The values that it takes, in words."""
-        if self.choices is not None:
-            return f"one of {', '.join(str(choice) for choice in self.choices if choice is not None)}"
-        kinds = [element_type(kind) for kind in self.types]
-        what = "number" if float in kinds else "whole number" if int in kinds else "text"
-        return f"{self.nargs} {what}s" if isinstance(self.nargs, int) else f"a {what}"
-
 
 @dataclass(frozen=True)
 class ScriptArguments:

@@ -9,6 +9,7 @@ from nbtools.errors import ConfigError, did_you_mean
 from nbtools.rundir.secret_values import masked
 from nbtools.script.arguments.arguments import Argument, ScriptArguments, is_same, looks_like_flag
 from nbtools.script.arguments.word_reader import Part, WordReader
+from nbtools.script.values import allowed_values
 
 _READS_CONFIGS = ("jsonargparse", "LightningCLI")
 
@@ -81,7 +82,9 @@ class CommandLine:
         for part in self.parts if self.script.parser == "argparse" else ():
             if not part.is_read and part.names and bool not in used[part.names[-1]].types:
                 argument = used[part.names[-1]]
-                found[part.names[-1]] = f"{shlex.join(masked(part.words))}: takes {argument.takes}"
+                count = f"{argument.nargs} values, each " if isinstance(argument.nargs, int) else ""
+                allowed = ", or ".join(allowed_values(argument))
+                found[argument.name] = f"{shlex.join(masked(part.words))}: takes {count}{allowed}"
         return found
 
     @property

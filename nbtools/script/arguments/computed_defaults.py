@@ -16,7 +16,7 @@ _WRAPPERS = ("Option", "Argument")
 
 
 def computed_defaults(path: Path) -> dict[str, str]:
-    """Return the texts of defaults that a file computes, by their flag, or by line and name of a parameter.
+    """Return the texts of defaults that a file computes, by their flag, or by line and name of a parameter or constant.
 
     Raises:
         ScriptError: the file cannot be read.
@@ -27,7 +27,8 @@ def computed_defaults(path: Path) -> dict[str, str]:
     assignments = (node for node in nodes if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name))
     for each in sorted(assignments, key=lambda each: each.lineno):
         if text := _computed(each.value, names):
-            names.setdefault(ast.unparse(each.targets[0]), text)
+            names.setdefault(name := ast.unparse(each.targets[0]), text)
+            found[f"{each.lineno} {name}"] = text
     for node in nodes:
         if isinstance(node, ast.Call):
             is_absl = ast.unparse(node.func).rpartition(".")[2].startswith("DEFINE_")

@@ -48,14 +48,7 @@ class WordReader:
                 self._only_values = True
                 self._add([word], is_read=bool(self._positional))
                 continue
-            key, equals, text = word.partition("=")
-            if word in self._pairs and words:
-                argument, text = self._pairs[word], words.pop(0)
-                self._add([word, text], [argument.name], is_read=self._store(argument, [text]))
-            elif equals and key in self._keys:
-                argument = self._keys[key]
-                self._add([word], [argument.name], is_read=self._store(argument, [text]))
-            elif not self._is_flag(word):
+            if not self._is_flag(word) and not self._is_key(word):
                 self._take_positional(word, words)
             elif not self._take_flag(word, words):
                 self._take_unknown(word, words)
@@ -67,11 +60,8 @@ class WordReader:
         self.command = command
         level = [argument for argument in self._script.arguments if argument.command == command]
         self._positional = [argument for argument in level if not argument.flags]
-        self._keys = {flag: a for a in level if a.action == "key_value" for flag in a.flags}
-        self._pairs = {flag: a for a in level if a.action == "pair" for flag in a.flags}
-        options = [argument for argument in level if argument.action not in ("key_value", "pair")]
-        self._flags = {self._plain(flag): a for a in options for flag in (*a.flags, *a.negative_flags)}
-        self._negative = {self._plain(flag) for a in options for flag in a.negative_flags}
+        self._flags = {self._plain(flag): a for a in level for flag in (*a.flags, *a.negative_flags)}
+        self._negative = {self._plain(flag) for a in level for flag in a.negative_flags}
         self._has_number_flags = any(map(NUMBER.fullmatch, self._flags))
 
     def _plain(self, flag: str) -> str:
@@ -86,6 +76,11 @@ class WordReader:
             return False
         return " " not in word or "=" in word
 
+    def _is_key(self, word: str) -> bool:
+        """Whether a word without dashes names an argument: `key=value`, or the key of a pair."""
+        key, equals, _ = word.partition("=")
+        return key in self._flags and self._flags[key].action == ("key_value" if equals else "pair")
+
     def _take_flag(self, word: str, words: list[str]) -> bool:
         """Take an option, or several letters at once, and the values from the words; False if one is not known."""
         found = self._named(word)
@@ -94,7 +89,9 @@ class WordReader:
             if self._plain(flag) in self._negative:
                 self.values[argument.name] = False
             elif text is None and not argument.takes_value:
-                self._count(argument)
+                first = 0 if self._parser in REPLACING else argument.default or 0
+                count = self.values.get(argument.name, first) + 1 if argument.action == "count" else 0
+                self.values[argument.name] = count or argument.const
             else:
                 texts = self._following(argument, words) if text is None else [text]
                 taken += texts if text is None else []
@@ -127,19 +124,12 @@ class WordReader:
                 taken.append(words.pop(0))
         self._add(taken, is_read=False)
 
-    def _count(self, argument: Argument) -> None:
-        name = argument.name
-        if argument.action == "count":
-            first = 0 if self._parser in REPLACING else argument.default or 0
-            self.values[name] = self.values.get(name, first) + 1
-        else:
-            self.values[name] = argument.const
-
     def _following(self, argument: Argument, words: list[str]) -> list[str]:
         """Remove the values of an option from the words."""
         nargs = argument.nargs
         least, most = (nargs, nargs) if isinstance(nargs, int) else _COUNTS.get(nargs or "", (1, 1))
-        takes_all = argument.nargs == "..." or (least == most and self._parser in ("click", "typer", "absl"))
+        is_strict = least == most and self._parser in ("click", "typer", "absl")
+        takes_all = nargs == "..." or argument.action == "pair" or is_strict
         taken: list[str] = []
         while words and len(taken) < most and (takes_all or not (self._is_flag(words[0]) or words[0] == "--")):
             taken.append(words.pop(0))

@@ -157,6 +157,14 @@ def default_of(value: Any) -> Described:
     return {"default": value} if fits_json(value) else {"default": None, "default_text": text_of_any(repr(value))[:200]}
 
 
+def value_entries(value: Any, kind: Any = None) -> Described:
+    """Return the entries of a default with the type that it has, or `kind` if that is a plain one."""
+    value = as_plain(value)
+    is_list = isinstance(value, list)
+    first = (value or [""])[0] if is_list else value
+    return dict(default_of(value), types=[NAMED.get(kind) or NAMED.get(type(first), "str")], is_list=is_list)
+
+
 def choices_of(values: Any) -> list[Any]:
     """Return allowed values as literals, or all as texts if one of them is none."""
     found = [as_plain(choice) for choice in list(values)[:MOST_CHOICES]]

@@ -110,10 +110,7 @@ def pairs() -> list[Described]:
             if isinstance(value, type(tree)) and value:
                 yield from walk(value, name + ".")
                 continue
-            first = next(iter(value), "") if isinstance(value, (list, tuple)) else value
-            types, is_list = [answer.NAMED.get(type(first), "str")], isinstance(value, (list, tuple))
-            default = {"default": None, "default_text": "{}"} if isinstance(value, dict) else answer.default_of(value)
-            yield {"name": name, "flags": [name], "action": "pair", "types": types, "is_list": is_list, **default}
+            yield dict(answer.value_entries(value), name=name, flags=[name], action="pair")
 
     return [pair for tree in trees.values() for pair in walk(tree, "")] if len(trees) == 1 else []
 

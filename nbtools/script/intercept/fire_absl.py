@@ -68,14 +68,12 @@ def parameters_of(function: Any, path: tuple[str, ...]) -> list[Described]:
         if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD) or parameter.name == "self":
             continue
         is_required = parameter.default is parameter.empty
-        default = {"default": None} if is_required else answer.default_of(parameter.default)
-        value = default["default"]
+        entries = answer.value_entries(None if is_required else parameter.default)
         named = getattr(parameter.annotation, "__name__", parameter.annotation)
-        is_list = isinstance(value, list)
-        kind = answer.NAMED.get(type(value[0] if is_list and value else value), "str")
-        kind = named if named in answer.NAMED.values() and not is_list else kind
-        named = dict(name=parameter.name, flags=["--" + parameter.name], action="store", types=[kind], is_list=is_list)
-        found.append(dict(default, **named, is_required=is_required, source=answer.source_of(function), command=path))
+        if named in answer.NAMED.values() and not entries["is_list"]:
+            entries["types"] = [named]
+        entries.update(name=parameter.name, flags=["--" + parameter.name], action="store", is_required=is_required)
+        found.append(dict(entries, source=answer.source_of(function), command=path))
     return found
 
 

@@ -11,10 +11,11 @@ from importlib.abc import MetaPathFinder
 from types import ModuleType
 from typing import Any
 
-from . import argparse_, sandbox
+from . import argparse_, constants_, sandbox
 from .answer import SETTINGS, fail, failed
 
-HOOKS = {"tyro": "tyro_", "hydra._internal.hydra": "hydra_", "torch.autograd": "run_to_parser"}
+HOOKS = {"tyro": "tyro_", "torch.autograd": "run_to_parser"}
+HOOKS.update(dict.fromkeys(("hydra._internal.hydra", "omegaconf.omegaconf"), "hydra_"))
 HOOKS.update(dict.fromkeys(("click.core", "typer._click.core", "typer.core"), "click_"))
 HOOKS.update(dict.fromkeys(("fire", "fire.core", "absl.app", "absl.flags._flagvalues"), "fire_absl"))
 HOOKS.update(dict.fromkeys(("jsonargparse._core", "jsonargparse.core"), "jsonargparse_"))
@@ -58,6 +59,7 @@ def main() -> None:
     SETTINGS.update(json.loads(sys.argv[1]))
     sandbox.hold()
     sys.addaudithook(sandbox.watch_files)
+    sys.addaudithook(constants_.watch_exec)
     sys.argv = argparse_.Words([SETTINGS["script"]])
     sys.path.insert(0, SETTINGS["start"])
     sys.dont_write_bytecode = True

@@ -103,6 +103,12 @@ def test_a_script_that_does_not_reach_its_parser_says_why(text: str, note: str, 
     assert marked(tmp_path) == []
 
 
+def test_a_program_without_a_parser_is_never_run(tmp_path: Path, asked: Asked) -> None:
+    with pytest.raises(ScriptError, match="not run, since no known parser"):
+        asked("open(__file__ + '.mark', 'w')\n")
+    assert not (tmp_path / "train.py.mark").exists()
+
+
 def test_an_interpreter_that_is_none_is_named(asked: Asked) -> None:
     with pytest.raises(ScriptError, match="/no/such/python cannot be started"):
         asked(PARSER + PARSES, python=NO_PYTHON)

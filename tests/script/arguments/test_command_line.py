@@ -20,7 +20,6 @@ from hypothesis import strategies as st
 from nbtools.errors import ConfigError
 from nbtools.script.arguments.arguments import Argument, ScriptArguments
 from nbtools.script.arguments.command_line import parse_words
-from nbtools.script.arguments.glance import glance
 
 from asking import asked, script_of
 from capabilities import require
@@ -294,7 +293,7 @@ def test_the_real_fire_reads_what_words_writes() -> None:
 
 
 def test_the_real_configurator_reads_what_words_writes(monkeypatch: pytest.MonkeyPatch) -> None:
-    script = glance(ZOO / "nanogpt.py")
+    script = asked(ZOO / "nanogpt.py")
     code = compile((ZOO / "configurator.py").read_text(), "configurator.py", "exec")
     defaults = {a.name: a.default if a.default is not None else "text" for a in script.arguments if a.flags}
 
@@ -318,12 +317,12 @@ def test_the_real_omegaconf_reads_what_words_writes() -> None:
     def real(words: list[str]) -> Any:
         return omegaconf.to_container(omegaconf.merge(base, omegaconf.from_dotlist(words)))
 
-    check_real(glance(ZOO / "omegaconf_app.py"), real, texts.filter(lambda text: "$" not in text))
+    check_real(asked(ZOO / "omegaconf_app.py"), real, texts.filter(lambda text: "$" not in text))
 
 
 def test_the_real_omegaconf_reads_the_keys_of_dataclasses() -> None:
     omegaconf = require("omegaconf").OmegaConf
-    script = glance(ZOO / "structured_app.py")
+    script = asked(ZOO / "structured_app.py")
     config = runpy.run_path(str(ZOO / "structured_app.py"))["TrainArgs"]
     edits: dict[str, Any] = {"optim.betas": (0.5, 0.25), "wandb.tags": ("a b", "1"), "steps": 7, "dump_dir": "1e3"}
     words = parse_words(script, ()).edited({**edits, "sources": "{a: 0.5, b: 2}", "eval": "x: y"})

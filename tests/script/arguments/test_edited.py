@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 from nbtools.errors import ConfigError
 from nbtools.script.arguments.arguments import Argument, ScriptArguments
 from nbtools.script.arguments.command_line import parse_words
-from nbtools.script.arguments.glance import glance
 
 from asking import asked, script_of
 
@@ -136,7 +135,7 @@ def test_words_that_equal_a_default_stay_as_they_are(name: str, words: str, edit
 
 
 def test_a_value_of_the_configurator_stays_behind_its_config_file() -> None:
-    script = glance(ZOO / "nanogpt.py")
+    script = asked(ZOO / "nanogpt.py")
     line = parse_words(script, ["config/small.py", "--beta2=0.95", "--unknown"])
     assert line.values["beta2"] == next(a.default for a in script.arguments if a.name == "beta2")
     edited = line.edited({"learning_rate": 0.5})

@@ -1,4 +1,4 @@
-"""A zoo of training programs, as well-known ones declare their arguments: complete by asking, or by a glance."""
+"""A zoo of training programs, as well-known ones declare their arguments: complete by asking."""
 
 import importlib.util
 import os
@@ -9,13 +9,11 @@ from typing import Any
 import pytest
 import yaml
 
-from nbtools.errors import ScriptError
 from nbtools.script.arguments.arguments import Argument
-from nbtools.script.arguments.ask import ask, known_arguments
-from nbtools.script.arguments.consent import remember_consent
+from nbtools.script.arguments.ask import known_arguments
 from nbtools.script.arguments.glance import glance
 
-from asking import NO_PYTHON, PYTHON, asked
+from asking import PYTHON, asked
 
 ZOO = Path(__file__).parent / "zoo"
 EXPECTED: dict[str, dict[str, Any]] = yaml.safe_load((ZOO / "expected.yaml").read_text(encoding="utf-8"))
@@ -25,12 +23,11 @@ NEEDS = {
     "hydra_app": "hydra",
     "lightning_cli": "lightning",
     "litgpt": "jsonargparse",
-} | dict.fromkeys(("omegaconf_app", "torchtune"), "omegaconf")
+} | dict.fromkeys(("omegaconf_app", "structured_app", "torchtune"), "omegaconf")
 """Packages of the extra `zoo` that a program imports: in CI they are there."""
 WITH_COMMANDS = ("subcommands", "click_app", "tyro_subcommands", "lightning_cli")
 """Programs that need a sub-command."""
 NO_SKIP = bool(os.environ.get("NBTOOLS_NO_SKIP"))
-WITHOUT_PARSER = [name for name in EXPECTED if EXPECTED[name]["parser"] in ("constants", "config file")]
 
 
 def kind(value: Any) -> str:
@@ -53,7 +50,6 @@ def test_the_zoo_has_at_least_forty_programs() -> None:
     programs = {path.relative_to(ZOO).with_suffix("").as_posix() for path in ZOO.rglob("*.py")}
     assert len(EXPECTED) >= 40
     assert set(EXPECTED) <= programs
-    assert len(WITHOUT_PARSER) == 4
 
 
 @pytest.mark.slow
@@ -66,7 +62,7 @@ def test_a_program_tells_all_its_arguments_and_nothing_after_the_parser_is_execu
     monkeypatch.setenv("ZOO_MARK", str(tmp_path / "mark"))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     script, expected = ZOO / f"{name}.py", EXPECTED[name]
-    found = glance(script) if name in WITHOUT_PARSER else asked(script, MODULES.get(name), timeout_s=120)
+    found = asked(script, MODULES.get(name), timeout_s=120)
     assert found.is_complete
     assert found.parser == expected["parser"]
     assert not (tmp_path / "mark").exists()
@@ -80,17 +76,7 @@ def test_a_program_tells_all_its_arguments_and_nothing_after_the_parser_is_execu
     assert known_arguments(script, PYTHON, script.parent, MODULES.get(name)) == found
 
 
-@pytest.mark.parametrize("name", WITHOUT_PARSER)
-def test_programs_without_a_parser_are_never_run(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("ZOO_MARK", str(tmp_path / "mark"))
-    remember_consent(ZOO / f"{name}.py", True)
-    with pytest.raises(ScriptError, match="not run"):
-        ask(ZOO / f"{name}.py", NO_PYTHON, ZOO, None)
-    assert not glance(ZOO / f"{name}.py").can_ask
-    assert not (tmp_path / "mark").exists()
-
-
 def test_the_glance_has_rows_for_most_programs_and_claims_none_of_them_complete() -> None:
     rows = {name: len(glance(ZOO / f"{name}.py", MODULES.get(name)).arguments) for name in EXPECTED}
     assert sum(count > 0 for count in rows.values()) >= 30
-    assert not any(glance(ZOO / f"{name}.py").is_complete for name in EXPECTED if name not in WITHOUT_PARSER)
+    assert not any(glance(ZOO / f"{name}.py").is_complete for name in EXPECTED)

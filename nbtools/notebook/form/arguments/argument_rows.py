@@ -41,9 +41,9 @@ class ConsentQuestion:
         layout = {"align_items": "center", "display": "none"}
         self.widget = widgets.HBox([self.why, self.allow, self.refuse], layout=layout)
 
-    def show(self, script: Path, found: ScriptArguments, consent: bool | None) -> str:
+    def show(self, found: ScriptArguments, consent: bool | None) -> str:
         """Ask about a script, unless it has told its arguments; return why it may never be run, or an empty string."""
-        self._script = script
+        self._script = script = found.script
         wants = found.can_ask and not found.is_complete and not consent
         never = why_never(script) if wants else ""
         what = f"Forms may run the programs of {repository_of(script)} up to their parser, as you?"
@@ -106,17 +106,16 @@ class ArgumentRows:
 
         Returns why its interpreter cannot run it, by field; empty if it can, or before the answer.
         """
-        question = self._reader.question_of(program, python, needs_torch)
-        answer = self._reader.answer(question) if question else None
+        answer = self._reader.answer(program, python, needs_torch)
         found = answer.arguments if answer else None
-        if question is None or answer is None or found is None or question.script is None:
+        if answer is None or found is None:
             self.widget.layout.display = "none"
             return answer.mistakes if answer else {}
         if found is not self.own.shown or program.args != self.own.words:
             self._problem = ""
         self.own.show(found, program.args, "" if found.is_complete or not found.parser else "preliminary")
-        self.config.show(found, program, question.cwd)
-        never = self.consent.show(question.script, found, answer.consent)
+        self.config.show(found, program, answer.cwd)
+        never = self.consent.show(found, answer.consent)
         what = f"{found.script.name}: no parser"
         if found.parser:
             what = f"{plural(len(found.arguments), 'argument')} of {found.script.name} ({found.parser})"
@@ -125,7 +124,7 @@ class ArgumentRows:
         if (keys := self.config.keys.shown) is not None:
             count = plural(len(keys.arguments), "key")
             self._facts.append(f"{count} of {keys.script.name}; a run gets a copy with the changes")
-        self._facts += [f"starts in {question.cwd}", *([f"runs in {answer.python}"] if answer.python else [])]
+        self._facts += [f"starts in {answer.cwd}", *([f"runs in {answer.python}"] if answer.python else [])]
         self._say(never or self._problem)
         self.widget.layout.display = ""
         answers_beside_cells(self.widget)

@@ -25,11 +25,6 @@ class ProgramQuestion:
     needs_torch: bool
     changed_ns: int
 
-    @property
-    def where(self) -> Path:
-        """A path in the folder of the program."""
-        return self.script or self.cwd / "-"
-
 
 @dataclass(frozen=True)
 class ProgramAnswer:
@@ -37,6 +32,7 @@ class ProgramAnswer:
 
     arguments: ScriptArguments | None
     """None if its file cannot be read."""
+    cwd: Path
     python: str = ""
     """The interpreter that runs it, with its torch."""
     mistakes: dict[str, str] = field(default_factory=dict)
@@ -53,16 +49,14 @@ class ProgramReader:
         self._root, self._tell = root, tell
         self._known, self._told = Background(self._look, on_read), Background(self._ask, on_read)
 
-    def question_of(self, program: Program, python: str | None, needs_torch: bool) -> ProgramQuestion | None:
-        """Return the question about a program; None if its file or its working directory does not exist."""
+    def answer(self, program: Program, python: str | None, needs_torch: bool) -> ProgramAnswer | None:
+        """Return the arguments that are known, or those that the program told; None until they are read, and if its
+        file or its working directory does not exist."""
         cwd, path = program.folder(self._root) or Path.cwd(), program.file(self._root)
         if not cwd.is_dir() or (path is None and program.module is None) or (path is not None and not path.is_file()):
             return None
         changed_ns = path.stat().st_mtime_ns if path else 0
-        return ProgramQuestion(path, program.module, cwd, python, needs_torch, changed_ns)
-
-    def answer(self, question: ProgramQuestion) -> ProgramAnswer | None:
-        """Return the arguments that are known, or those that the program told; None until they are read."""
+        question = ProgramQuestion(path, program.module, cwd, python, needs_torch, changed_ns)
         if (known := self._known.answer(question)) is None:
             return None
         (answer,) = known
@@ -76,27 +70,26 @@ class ProgramReader:
         self._known.forget()
 
     def _interpreter(self, question: ProgramQuestion, *, may_run: bool) -> Interpreter:
-        needs_torch = question.needs_torch
-        return interpreter_for(question.where, question.python, self._root, needs_torch=needs_torch, may_run=may_run)
+        where, needs_torch = question.script or question.cwd / "-", question.needs_torch
+        return interpreter_for(where, question.python, self._root, needs_torch=needs_torch, may_run=may_run)
 
     def _look(self, question: ProgramQuestion) -> ProgramAnswer:
         """Read what is known of a program without running it."""
-        python, mistakes = None, {}
-        consent = consent_to(question.where)
+        python, mistakes, cwd = None, {}, question.cwd
+        consent = consent_to(question.script or cwd / "-")
         try:
             python = self._interpreter(question, may_run=consent is True)
             if question.needs_torch:
                 python.torch_text("version.py")
         except NbtoolsError as error:
             mistakes["python"] = str(error)
-        if question.script is None:
-            module = Program(module=question.module, cwd=str(question.cwd))
-            may_ask = python is not None and (python.is_own or consent is True)
-            if python is not None and may_ask and (why := module.why_missing(self._root, python)):
-                mistakes["module"] = why
-            return ProgramAnswer(None, mistakes=mistakes)
-        found = known_arguments(question.script, python, question.cwd, question.module)
-        return ProgramAnswer(found, "" if python is None else str(python), mistakes, consent)
+        if question.script is not None:
+            found = known_arguments(question.script, python, cwd, question.module)
+            return ProgramAnswer(found, cwd, "" if python is None else str(python), mistakes, consent)
+        if python is not None and (python.is_own or consent is True):
+            why = Program(module=question.module, cwd=str(cwd)).why_missing(self._root, python)
+            mistakes |= {"module": why} if why else {}
+        return ProgramAnswer(None, cwd, mistakes=mistakes)
 
     def _ask(self, question: ProgramQuestion) -> ScriptArguments:
         """Run a program up to its parser, and tell so until it answers."""
