@@ -27,6 +27,8 @@ _SHARED = {"batch_size", "n_epochs", "num_epochs", "learning_rate", "max_grad_no
 """Names that may be of a reinforcement-learning algorithm, in files that have one of `_REINFORCEMENT` too."""
 _ENABLES: Mapping[str, str] = {"use_compressed_context": "compress_interval"}
 """Field of each older switch: None if the switch is off; if it is on, the field's own entry is required."""
+_QUOTIENTS: Mapping[str, tuple[str, str]] = {"train_source_timesteps": ("num_episodes", "horizon")}
+"""Older name -> (field, divisor): the field is the older number divided by the divisor's value."""
 _IMPLIED: Mapping[str, Mapping[str, Any]] = {"train_timesteps": {"epochs": 1_000_000, "checkpoint_epochs": False}}
 """Older name -> values of further fields: a program that counts steps has no epochs."""
 _NO_FIELD = "has no such field"
@@ -54,12 +56,13 @@ def read_flat_yaml(path: Path, cls: type[TrainConfig]) -> FlatYAML:
     unknown: dict[str, str] = {}
     remarks: list[str] = []
     taken: list[str] = []
-    entries = list(_entries(path, text))
+    # Quotients come last, when the values of their divisors are known.
+    entries = sorted(_entries(path, text), key=lambda entry: entry[1].replace("-", "_") in _QUOTIENTS)
     names = {key.replace("-", "_") for _, key, _, _ in entries}
     for line, key, value, source in entries:
         try:
             _check_is_meant(key.replace("-", "_"), names)
-            field, meant = _meaning(cls, key, value)
+            field, meant = _meaning(cls, key, value, values)
         except ConfigError as error:
             unknown[key] = str(error)
             remarks += [f"#   {part}" for part in source.splitlines()]
@@ -136,14 +139,16 @@ def _entries(path: Path, text: str) -> Iterator[tuple[int, str, yaml.Node, str]]
         yield line, key.value, value, text[key.start_mark.index : value.end_mark.index].rstrip()
 
 
-def _meaning(cls: type[TrainConfig], key: str, value: yaml.Node) -> tuple[str, Any]:
-    """Return the field and its value; ConfigError with the reason if there is none."""
+def _meaning(cls: type[TrainConfig], key: str, value: yaml.Node, known: Mapping[str, Any]) -> tuple[str, Any]:
+    """Return the field and its value, given those of other fields; ConfigError with the reason if there is none."""
     name = key.replace("-", "_")
     says_off = isinstance(value, yaml.ScalarNode) and TRUTHS.get(value.value.lower()) is False
     if says_off and _ENABLES.get(name) in cls.model_fields:
         return _ENABLES[name], None
     if name in aliases.older("ignored"):
         raise ConfigError(f"is not needed: {aliases.older('ignored')[name]}")
+    if name in _QUOTIENTS:
+        return _quotient(cls, name, value.value if isinstance(value, yaml.ScalarNode) else "", known)
     field, _ = aliases.translated(cls, name, "")
     if field not in cls.model_fields:
         raise ConfigError(f"{cls.__name__} {_NO_FIELD}")
@@ -155,3 +160,20 @@ def _meaning(cls: type[TrainConfig], key: str, value: yaml.Node) -> tuple[str, A
         if "tuple[str, ...]" in annotation:
             return field, tuple(item.value for item in value.value)
     raise ConfigError(f"holds nested values, which {field} does not take")
+
+
+def _quotient(cls: type[TrainConfig], name: str, text: str, known: Mapping[str, Any]) -> tuple[str, int]:
+    """Return the field and its value for a number that the value of another field divides, known or its default."""
+    field, divisor = _QUOTIENTS[name]
+    if not {field, divisor} <= cls.model_fields.keys():
+        raise ConfigError(f"means {field} x {divisor}, which {cls.__name__} does not have")
+    parts = known.get(divisor, cls.model_fields[divisor].default)
+    digits = aliases.counted(text.replace("_", ""))
+    if not digits.isdecimal() or len(digits) > 18:
+        raise ConfigError("is no whole number")
+    if not isinstance(parts, int) or parts < 1:
+        raise ConfigError(f"means {field} x {divisor}, and {divisor}={shown(parts)}; set {field} itself")
+    whole, rest = divmod(int(digits), parts)
+    if rest:
+        raise ConfigError(f"means {field} x {divisor}, and is no multiple of {divisor}={parts}; set {field} itself")
+    return field, whole

@@ -261,6 +261,7 @@ def test_the_old_config_of_algorithm_distillation_becomes_a_script_that_trains_a
         learning_rate=0.0003,
         batch_size=512,
         eval_batch_size=2048,
+        num_episodes=50,  # of 20 steps
         max_steps=100_000,
         epochs=1_000_000,
         checkpoint_epochs=False,
@@ -271,7 +272,7 @@ def test_the_old_config_of_algorithm_distillation_becomes_a_script_that_trains_a
     )
     found = schedule(config, 2, root=project.root)
     assert found is not None and found.total_steps == 100_000
-    named = ["include", "model", "use_compressed_context", "tf_n_inner", "tf_attn_dropout", "train_source_timesteps"]
+    named = ["include", "model", "use_compressed_context", "tf_n_inner", "tf_attn_dropout"]
     assert "took compress_interval, tf_n_embd as hidden_size, tf_n_layer as num_layers, tf_n_head as" in taken
     assert "num_warmup_steps as warmup_steps" in taken
     assert [line.partition(f"{path}: ")[2].partition(":")[0] for line in said] == named
@@ -317,11 +318,14 @@ def test_an_old_config_that_turns_compression_off_trains_without_or_is_asked_whi
     ("text", "values", "said"),
     [
         ("num-warmup-steps: 1_000\nmax_steps: 10k", {"max_steps": 10_000, "warmup_steps": 1000}, ""),
-        ("train_source_timesteps: 1010", {}, "train_source_timesteps: has no field: it is num_episodes x horizon"),
+        ("train_source_timesteps: few", {}, "is no whole number"),
+        ("train_source_timesteps: [1]", {}, "is no whole number"),
+        ("train_source_timesteps: 600\nhorizon: 30", {"horizon": 30, "num_episodes": 20}, ""),
+        ("train_source_timesteps: 1010", {}, "means num_episodes x horizon, and is no multiple of horizon=20"),
         ("train_timesteps: 500\nepochs: 3", {"max_steps": 500, "epochs": 3, "checkpoint_epochs": False}, ""),
     ],
 )
-def test_a_number_of_steps_means_its_field_and_what_follows_from_it(
+def test_a_number_that_means_two_fields_is_divided_by_the_one_that_is_known(
     tmp_path: Path, text: str, values: dict[str, object], said: str
 ) -> None:
     read = read_flat_yaml(old(tmp_path, text), AlgorithmDistillationConfig)
