@@ -195,12 +195,16 @@ def _keep(path: Path, answer: Mapping[str, Any]) -> None:
 
 
 def _stamp(path: Path) -> str:
-    """Return what changes with a file: its size and time; empty if it is missing."""
+    """Return what changes with a file: its hash, or the size and time of a large one; empty if it is missing."""
     try:
         status = path.stat()
+        if not stat.S_ISREG(status.st_mode):
+            return ""
+        if status.st_size > _LARGEST_COPY_BYTES:
+            return f"{status.st_size} {status.st_mtime_ns}"
+        return hashlib.sha256(path.read_bytes()).hexdigest()
     except OSError:
         return ""
-    return f"{status.st_size} {status.st_mtime_ns}"
 
 
 # --- the answer -----------------------------------------------------------------------------------
