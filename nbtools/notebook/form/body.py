@@ -12,9 +12,9 @@ from nbtools.errors import ConfigError, LaunchError, plural
 from nbtools.launcher.launch import launch_once
 from nbtools.launcher.placement import place
 from nbtools.launcher.programs.program_resume import said_in_words
-from nbtools.machine import slurm
 from nbtools.notebook.background import Filling, guarded_by
 from nbtools.notebook.form.field_list import WHERE, FieldList, Values, values_of
+from nbtools.notebook.form.job_check import JobCheck
 from nbtools.notebook.form.launch_bar import LaunchBar
 from nbtools.notebook.form.layout import FormLayout
 from nbtools.notebook.form.preset_row import PresetRow
@@ -35,9 +35,6 @@ from nbtools.script.field import fields_of
 from nbtools.script.program import SECRET_NOTE, Program
 from nbtools.script.script import read_script
 
-_NO_SLURM = (
-    "sbatch is not on the path of this kernel: write the script here, and launch it on a machine with Slurm's commands"
-)
 _MOST_RUNS = 20
 """Number of newest runs among which one of the same program is looked for."""
 
@@ -77,6 +74,7 @@ class FormBody:
         project = self.script.project
         self.view = FormLayout(recipe, self.fields, self.script, edited, guarded, self._fill)
         self._summary = Summary(project.root, refresh)
+        self._job = JobCheck(project.runs, refresh)
         self._preset, self._trial = None, None
         if recipe is not None:
             on_choice = guarded(lambda: self._apply_preset(keeps_data=True))
@@ -206,10 +204,10 @@ class FormBody:
 
         The script can still be written: it may be for another machine.
         """
-        is_job, path = settings.cluster is not None, self.script.target
-        obstacles = {WHERE: _NO_SLURM} if is_job and not slurm.is_available() else {}
+        said, obstacles = self._job.look(settings)
+        path = self.script.target
         script = f"scripts/{path.name if path else 'NAME.py'}"
-        commands = [f"nbtools launch {script}"]
+        commands = [f"nbtools launch {script}", *([said] if said else [])]
         need = self._preset.need if self._preset else ""
         if need and settings.gpus is None and settings.cluster is None:
             others = "choose another, CPU only, or where, or write the script for a machine"

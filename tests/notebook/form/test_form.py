@@ -32,6 +32,8 @@ from nbtools.rundir.rundir import RunDir
 from nbtools.script.field import Field, fields_of
 from nbtools.user_config import config_folder, update_user_config
 
+from slurm_cluster import SlurmCluster
+
 ROOT = Path(__file__).resolve().parents[3]
 GPUS = fields_of(Launch)["gpus"]
 HOSTILE = [
@@ -442,6 +444,19 @@ def test_without_slurms_commands_a_script_can_be_written_but_not_launched(form: 
         (commands / name).chmod(0o755)
     control(form, "partition").value = "gpu"
     assert "sbatch is not on the path" not in text(form)
+
+
+@pytest.mark.needs("slurm")
+def test_sbatch_tells_the_expected_start_or_refuses_a_field_in_its_row(
+    form: nt.ConfigForm, slurm_cluster: SlurmCluster
+) -> None:
+    control(form, "where").value = "Slurm"
+    eventually(lambda: "to start at" in text(form) and not control(form, "Launch").disabled)
+    control(form, "partition").value = "absent"
+    eventually(lambda: re.search("partition=absent: .*invalid partition", "".join(mistakes(form))) is not None)
+    eventually(lambda: control(form, "Launch").disabled)
+    assert "Cannot launch" in text(form)
+    assert not control(form, "Write script").disabled
 
 
 # --- the choice of a recipe or a program ----------------------------------------------------------
