@@ -46,7 +46,7 @@ class ProgramPreflight(Preflight):
 
     def args_in(self, run: Path) -> Sequence[str]:
         """Return the arguments, which name copies of the config files in a run directory, if there are any."""
-        return self.program.with_copy(self.args, RunDir(run).configs)
+        return self.program.with_copies(self.args, self.program.config_copies(RunDir(run).configs))
 
     def target(self, run: Path) -> list[str]:
         """Return the words that name the program in the command: a path, or `-m` and a module."""
@@ -56,11 +56,11 @@ class ProgramPreflight(Preflight):
         """Write copies of the config files and the texts that the source prints; return the program's entries."""
         program = self.program
         if program.config_values:
-            copy = program.config_copy(run.configs)
-            copy.parent.mkdir(parents=True, exist_ok=True)
-            text = changed_config(self.cwd / str(program.config_file), program.config_values)
-            write_file(copy, text.encode(), mode=0o600)
-            program = program.replace(config_file=str(copy))  # of which a resume makes its own
+            copies = program.config_copies(run.configs)
+            for file, (config, values) in program.config_changes(self.cwd).items():
+                copies[file].parent.mkdir(parents=True, exist_ok=True)
+                write_file(copies[file], changed_config(config, values).encode(), mode=0o600)
+            program = program.of_copies(run.configs)  # of which a resume makes its own
         if self.source is not None:
             with contextlib.suppress(Exception):  # curves are no reason against a launch, whatever a source contains
                 texts = templates_of(imported_files(self.source, self.project.root))
@@ -91,9 +91,9 @@ def check_program(
         )
     cwd = _working_directory(program, project.root)
     with as_launch_error():
-        program.with_copy(args, cwd)
-        if program.config_values:
-            changed_config(cwd / str(program.config_file), program.config_values)
+        program.with_copies(args, program.config_copies(cwd))
+        for config, values in program.config_changes(cwd).values():
+            changed_config(config, values)
     wanted, interpreter, source, found = _placed_program(program, wanted, project.root, cwd)
     placement = placed(wanted, interpreter, found)
     what = program.module or shorter(str(source), project.root)

@@ -276,8 +276,9 @@ def facts_of(run: Run) -> Facts:
     values = mapping_at(config, "config")
     found |= _flattened("", values)
     found |= {} if values else _arguments(recorded_arguments(launch), f"{run.dir.resolve()}/")
-    changed = (str(word).partition("=") for word in mapping_at(launch, "program").get("config_values") or ())
-    found |= {f"arguments.config.{name}": value for name, _, value in changed}
+    folder = f"{run.files.configs}/"
+    changed = [str(word).removeprefix(folder) for word in mapping_at(launch, "program").get("config_values") or ()]
+    found |= {f"arguments.config.{name}": value for name, _, value in (word.partition("=") for word in changed)}
     found |= _flattened("derived.", mapping_at(config, "derived"))
     found |= _flattened("launch.", _settings(mapping_at(launch, "launch")))
     found |= _flattened("versions.", mapping_at(launch, "versions"))

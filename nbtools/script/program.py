@@ -4,7 +4,7 @@ import os
 import re
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Literal, NoReturn, Self
@@ -53,7 +53,9 @@ class Program(Settings):
         None,
         "YAML, JSON or TOML file among args, as it is written there, of which a run gets a copy with config_values.",
     )
-    config_values: tuple[str, ...] = setting((), "Values that differ in the copy, such as optim.lr=0.1.")
+    config_values: tuple[str, ...] = setting(
+        (), "Values that differ in the copy, such as optim.lr=0.1; data.yaml:size=3 is one of another file among args."
+    )
     resume: tuple[str, ...] = setting(
         (),
         "Words with which it resumes, such as --resume_from_checkpoint {checkpoint}; {checkpoint} stands for a path. "
@@ -118,7 +120,7 @@ class Program(Settings):
     def _is_one(self) -> Self:
         if (self.script is None) == (self.module is None):
             raise ValueError("give script, the path of a file, or module, the name of a module: one of them")
-        if self.config_file is None and self.config_values:
+        if self.config_file is None and "" in map(config_file_of, self.config_values):
             raise ValueError("config_values: are those of a config_file; name it")
         return self
 
@@ -147,18 +149,42 @@ class Program(Settings):
         """Return the config file of accelerate; None if it names none."""
         return None if self.accelerate_config is None else _joined(root, self.accelerate_config)
 
-    def with_copy(self, args: Sequence[str], folder: Path) -> list[str]:
-        """Return arguments that name the copy of the config file in a folder; ConfigError if none names the file."""
-        if not self.config_values:
-            return list(args)
-        file, copy = str(self.config_file), str(self.config_copy(folder))
-        if not any(names_file(word, file) for word in args):
-            raise ConfigError(f"config_file={file}: no argument names it; add it to args with the flag that takes it")
-        return [f"{word.removesuffix(file)}{copy}" if names_file(word, file) else word for word in args]
+    def with_copies(self, args: Sequence[str], copies: Mapping[str, Path]) -> list[str]:
+        """Return arguments with copies in place of config files; ConfigError if no argument names one of them."""
+        found = list(args)
+        for name, copy in copies.items():
+            named = [word == name or word.endswith(f"={name}") for word in args]
+            if not any(named):
+                raise ConfigError(
+                    f"config_file={name}: no argument names it; add it to args with the flag that takes it"
+                )
+            found = [f"{w.removesuffix(name)}{copy}" if own else w for w, own in zip(found, named, strict=True)]
+        return found
 
-    def config_copy(self, folder: Path) -> Path:
-        """Return where the copy of the config file is in a folder."""
-        return folder / Path(str(self.config_file)).name
+    def config_changes(self, cwd: Path = Path()) -> dict[str, tuple[Path, list[str]]]:
+        """Return the config files of which a run gets copies, each with its path and the values that differ."""
+        found: dict[str, tuple[Path, list[str]]] = {}
+        for word in self.config_values:
+            file = config_file_of(word)
+            _, words = found.setdefault(name := file or str(self.config_file), (_joined(cwd, name), []))
+            words.append(word[len(file) + 1 :] if file else word)
+        return found
+
+    def config_copies(self, folder: Path) -> dict[str, Path]:
+        """Return where the copies of the config files are in a folder."""
+        found: dict[str, Path] = {}
+        for number, file in enumerate(self.config_changes()):
+            copy = folder / Path(file).name
+            found[file] = folder / str(number) / copy.name if copy in found.values() else copy
+        return found
+
+    def of_copies(self, folder: Path) -> Self:
+        """Return this program with the copies in a folder for its config files."""
+        copies, changes = self.config_copies(folder), self.config_changes()
+        values = [f"{copies[file]}:{word}" for file, (_, words) in changes.items() for word in words]
+        main = copies.get(str(self.config_file))
+        values = [word.removeprefix(f"{main}:") for word in values]
+        return self.replace(config_file=None if main is None else str(main), config_values=tuple(values))
 
     def file(self, root: Path, search: Sequence[Path] = ()) -> Path | None:
         """Return the program's file; None for a module that is neither in the working directory nor in `search`."""
@@ -202,11 +228,10 @@ class Program(Settings):
 
     def _by_hand(self, root: Path, launch: Launch, python: Interpreter, more: Sequence[str]) -> list[str]:
         try:
-            file = Path.cwd() / expanded(str(self.config_file))
-            copy = cached_copy(file, self.config_values) if self.config_values else file
+            copies = {file: cached_copy(*change) for file, change in self.config_changes(Path.cwd()).items()}
         except ConfigError as error:
             sys.exit(f"nbtools: {error}")
-        args = self.with_copy(self.args, copy.parent)
+        args = self.with_copies(self.args, copies)
         words = [*self.words(root, launch.resolved(len(devices()))), *args, *more]
         is_a_rank = "TORCHELASTIC_RUN_ID" in os.environ
         *agent, script = torchrun.by_hand(sys.argv[0], launch)
@@ -222,9 +247,10 @@ class Program(Settings):
         return [*module, *agent[1:], *torchrun.after_options(words)]
 
 
-def names_file(word: str, file: str) -> bool:
-    """Whether a word of a command line names a file: `base.yaml`, or `--config=base.yaml`."""
-    return word == file or word.endswith(f"={file}")
+def config_file_of(word: str) -> str:
+    """Return the file that stands before the key of a changed value, as in data.yaml:size=3; empty without one."""
+    file = word.partition("=")[0].rpartition(":")[0]
+    return file if file.endswith((".yaml", ".yml", ".json", ".toml")) else ""
 
 
 SECRET_NOTE = (

@@ -148,7 +148,7 @@ def program_again(run: Run, args: Sequence[str]) -> tuple[Program | Path, Sequen
         program = None
     if program is None:
         return program_of(run), args
-    own = program.with_copy(program.args, run.files.configs)
+    own = program.with_copies(program.args, program.config_copies(run.files.configs))
     return path, args[len(own) :] if list(args[: len(own)]) == own else ()
 
 

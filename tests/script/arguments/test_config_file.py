@@ -1,6 +1,7 @@
 """The config that an argument names: found in the source, its keys as arguments, and a copy with other values."""
 
 import json
+import os
 import subprocess
 import sys
 import time
@@ -158,13 +159,8 @@ def test_a_run_reads_the_copy_in_its_directory_and_so_do_resume_and_restart(work
     assert child.info["args"][0] == f"--config={child.dir / 'configs' / 'base.yaml'}"
 
 
-def test_a_launcher_script_by_hand_reads_a_copy_or_says_that_a_key_is_gone(
-    work: Path, cpu_project: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+def test_a_launcher_script_by_hand_says_that_a_key_is_gone(work: Path, cpu_project: Project) -> None:
     path = write_script(PROGRAM, "demo", Launch(torchrun=False, gpus=()), project=cpu_project)
-    done = subprocess.run([sys.executable, path], capture_output=True, text=True, check=True, cwd=work)
-    assert f"read 0.5 {tmp_path / 'cache'}" in done.stdout
     (work / "base.yaml").write_text("optim: {}\n")
     done = subprocess.run([sys.executable, path], capture_output=True, text=True, check=False, cwd=work)
     assert done.returncode == 1 and "optim.lr=0.5'] is no key of" in done.stderr and "Traceback" not in done.stderr
@@ -172,9 +168,10 @@ def test_a_launcher_script_by_hand_reads_a_copy_or_says_that_a_key_is_gone(
 
 def test_values_of_a_config_that_cannot_be_copied_are_refused(work: Path) -> None:
     for changes, wrong in (
-        ({"args": ()}, r"config_file=base\.yaml: no argument names it; add it to args"),
+        ({"args": ()}, "config_file=base.yaml: no argument names it"),
         ({"config_values": ("lr=1",)}, "is no key of"),
         ({"config_file": "no.yaml", "args": ("no.yaml",)}, "is no YAML, JSON or TOML file with keys"),
+        ({"config_values": ("other.yaml:size=5",)}, r"config_file=other\.yaml: no argument names it; add it to args"),
     ):
         with pytest.raises(LaunchError, match=wrong):
             preflight(PROGRAM.replace(**changes), gpus=(), torchrun=False)
@@ -183,19 +180,20 @@ def test_values_of_a_config_that_cannot_be_copied_are_refused(work: Path) -> Non
     assert not list((work / "runs").glob("*"))
 
 
-def test_a_secret_among_the_values_is_masked(work: Path) -> None:
-    (work / "base.yaml").write_text("api_key: x\noptim: {lr: 1}\n")
-    program = PROGRAM.replace(config_values=("api_key=abcdefgh",))
-    assert program.has_secrets
-    run = nt.launch(program, torchrun=False, gpus=())
-    run.wait(60)
-    assert run.info["program"]["config_values"] == ["api_key=***"]
-    assert "abcdefgh" not in run.files.launch.read_text()
-    again = launch_again(run)
-    again.wait(60)
-    assert "abcdefgh" in (again.dir / "configs" / "base.yaml").read_text()
+# --- several files --------------------------------------------------------------------------------
 
-
+TWO = """
+import argparse, json, yaml
+p = argparse.ArgumentParser()
+p.add_argument("--model_config", default="model/config.yaml")
+p.add_argument("--data_config", default="data/config.yaml")
+p.add_argument("--resume", default=None)
+args = p.parse_args()
+model = yaml.safe_load(open(args.model_config))
+data = yaml.safe_load(open(args.data_config))
+print("read", json.dumps([model, data]), args.resume, flush=True)
+open("model_step3.ckpt", "w").write("x")
+"""
 CLI = """
 import jsonargparse
 p = jsonargparse.ArgumentParser()
@@ -207,8 +205,70 @@ print("read", args.optim.lr, args.width)
 """
 
 
-def test_no_config_of_jsonargparse_is_lost_and_a_changed_value_stands_behind_them(work: Path) -> None:
-    path = work / "train.py"
+@pytest.fixture
+def files(cpu_project: Project, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Two configs with a key of the same name."""
+    for name, text in {"model": "size: 1\nwidth: 8\n", "data": "size: 2\nfast: true\n"}.items():
+        (cpu_project.root / name).mkdir()
+        (cpu_project.root / name / "config.yaml").write_text(text)
+    monkeypatch.chdir(cpu_project.root)
+    return cpu_project.root
+
+
+MODEL, DATA = {"size": 1, "width": 8}, {"size": 2, "fast": True}
+NAMED = ("--model_config", "model/config.yaml", "--data_config=data/config.yaml")
+
+
+@pytest.mark.parametrize(
+    ("changes", "model", "data"),
+    [
+        ({"config_file": "model/config.yaml", "config_values": ("size=5",)}, {"size": 5}, {}),
+        ({"config_file": "data/config.yaml", "config_values": ("size=5",)}, {}, {"size": 5}),
+        ({"config_values": ("data/config.yaml:size=5", "data/config.yaml:fast=false")}, {}, {"size": 5, "fast": False}),
+        (
+            {"config_file": "data/config.yaml", "config_values": ("model/config.yaml:size=6", "size=5")},
+            {"size": 6},
+            {"size": 5},
+        ),
+    ],
+)
+def test_a_changed_value_reaches_its_file_and_the_other_stays(
+    files: Path, cpu_project: Project, tmp_path: Path, changes: dict[str, object], model: object, data: object
+) -> None:
+    (files / "train.py").write_text(TWO)
+    program = Program(script="train.py", args=NAMED, cwd=".", **changes)  # type: ignore[arg-type]
+    path = write_script(program, "two", Launch(torchrun=False, gpus=()), project=cpu_project)
+    assert read_script(path).program == program
+    expected = "read " + json.dumps([{**MODEL, **model}, {**DATA, **data}])  # type: ignore[dict-item]
+    environment = {**os.environ, "XDG_CACHE_HOME": str(tmp_path / "cache")}
+    by_hand = subprocess.run([sys.executable, path], env=environment, capture_output=True, text=True, check=True)
+    assert expected in by_hand.stdout
+    if not (model and data):
+        return
+    run = nt.launch(path)  # both files at once: the launch makes its copies as the start by hand does
+    run.wait(60)
+    assert expected in run.log()
+    for each in (resume(run), launch_again(run)):
+        each.wait(60)
+        assert expected in each.log()
+        assert all(str(each.dir) in word for word in each.info["args"] if str(run.dir.parent) in word)
+    assert yaml.safe_load(Path("model/config.yaml").read_text()) == MODEL
+    assert yaml.safe_load(Path("data/config.yaml").read_text()) == DATA
+
+
+def test_a_secret_of_a_second_config_is_masked(files: Path) -> None:
+    Path("data/config.yaml").write_text("api_key: x\n")
+    (files / "train.py").write_text(TWO)
+    program = Program(script="train.py", args=NAMED, cwd=".", config_values=("data/config.yaml:api_key=abcdefgh",))
+    assert program.has_secrets
+    run = nt.launch(program, torchrun=False, gpus=())
+    run.wait(60)
+    assert run.info["program"]["config_values"][0].endswith("/config.yaml:api_key=***")
+    assert "abcdefgh" not in run.files.launch.read_text()
+
+
+def test_no_config_of_jsonargparse_is_lost_and_a_changed_value_stands_behind_them(files: Path) -> None:
+    path = files / "train.py"
     path.write_text(CLI)
     Path("base.yaml").write_text("optim: {lr: 0.5}\nwidth: 7\n")
     Path("override.yaml").write_text("width: 9\n")

@@ -585,13 +585,43 @@ def test_another_config_has_its_own_keys_and_none_of_the_changed_values(show: Sh
     assert rows.config.keys.widget.layout.display == "none" and mistakes(form) == []
 
 
-def test_the_first_of_two_configs_has_rows_unless_the_program_names_the_other(show: Show) -> None:
+TWO_CONFIGS = """
+import argparse
+import yaml
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--model_config", default="base.yaml")
+parser.add_argument("--data_config")
+args = parser.parse_args()
+model, data = yaml.safe_load(open(args.model_config)), yaml.safe_load(open(args.data_config))
+"""
+
+
+def test_the_keys_of_two_configs_are_rows_and_each_change_names_its_file(show: Show) -> None:
     Path("base.yaml").write_text(BASE)
-    Path("data.yaml").write_text("size: 5\n")
-    form = show(CONFIG.replace("--seed", "--data").replace("int, default=0", "str"), ("--data=data.yaml",))
-    assert len(rows_of(form).config.keys.rows) == 4
-    line_of(form, "config_file").type_in("data.yaml")
-    assert list(rows_of(form).config.keys.rows) == ["size"]
+    Path("data.yaml").write_text("steps: 5\nfast: true\n")
+    Path("other.yaml").write_text("steps: 8\n")
+    form = show(TWO_CONFIGS, ("--data_config=data.yaml",))
+    rows = rows_of(form)
+    keys = rows.config.keys.rows
+    assert list(keys) == ["optim.lr", "optim.layers", "steps", "name", "data.yaml:steps", "data.yaml:fast"]
+    assert "6 keys of base.yaml, data.yaml; a run gets a copy" in note(form)
+    keys["data.yaml:steps"].type_in("6")
+    program = program_of(form)
+    assert (program.args, program.config_file) == (("--data_config=data.yaml",), None)
+    assert program.config_values == ("data.yaml:steps=6",)
+    keys["steps"].type_in("4")
+    program = program_of(form)
+    assert program.args == ("--model_config", "base.yaml", "--data_config=data.yaml")
+    assert (program.config_file, program.config_values) == ("base.yaml", ("data.yaml:steps=6", "steps=4"))
+    again = opened(read_script(form.write()).program)
+    shown = rows_of(again).config.keys.rows
+    assert (shown["steps"].value, shown["data.yaml:steps"].value) == (4, 6)
+    rows.own.rows["model_config"].type_in("other.yaml")
+    program = program_of(form)
+    assert (program.config_file, program.config_values) == (None, ("data.yaml:steps=6",))
+    assert (rows.config.keys.rows["steps"].value, rows.config.keys.rows["data.yaml:steps"].value) == (8, 6)
+    assert mistakes(form) == []
 
 
 def test_keys_below_a_changed_config_group_say_whose_values_they_show(show: Show, tmp_path: Path) -> None:
