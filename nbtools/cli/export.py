@@ -14,20 +14,6 @@ from nbtools.run.run import Run
 from nbtools.rundir.atomic import new_folder
 from nbtools.rundir.rundir import has_recipe
 
-_LOADER = """# A text classifier
-
-{loads}. With nbtools installed, these lines load it whole:
-
-```python
-from nbtools.recipes.predict_settings import TextClassificationPredict
-from nbtools.training.text_classification.predict import Predictor
-
-texts = ["smed og husmand", {{"text": "farmer", "lang": "en"}}]
-for row in Predictor({folder!r}).predict(texts, TextClassificationPredict()):
-    print(row["codes"], row["probability"], row.get("note", ""))
-```
-"""
-
 
 def export(run: Run, out: str | None, checkpoint: str | None, merge: Callable[[Run, Checkpoint, Path], None]) -> Path:
     """Write the model of a checkpoint, every byte of which is verified, into a new folder, and return the folder.
@@ -58,7 +44,8 @@ def export(run: Run, out: str | None, checkpoint: str | None, merge: Callable[[R
             if isinstance(config_of(run), TextClassificationConfig):
                 is_published = (built / "key.json").is_file()
                 loads = "OccCANINE's own classes load it" if is_published else "from_pretrained loads its encoder alone"
-                (built / "README.md").write_text(_LOADER.format(loads=loads, folder=str(folder)), encoding="utf-8")
+                text = Path(__file__).with_name("exported_classifier.txt").read_text(encoding="utf-8")
+                (built / "README.md").write_text(text.format(loads=loads, folder=str(folder)), encoding="utf-8")
                 warnings.warn(f"{loads}: see README.md there for more", stacklevel=2)
     except (OSError, ValueError) as error:  # a null character is a ValueError
         raise ConfigError(f"{shown(str(folder), 300)}: cannot be written: {error}") from error

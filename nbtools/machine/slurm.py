@@ -318,8 +318,8 @@ def clock_time(moment: float, now: float | None = None) -> str:
 
 
 @functools.cache
-def _words(kind: str) -> dict[str, str]:
-    """Return a table of slurm.toml: reasons, sentences, states, limits, or refusals."""
+def word_table(kind: str) -> dict[str, str]:
+    """Return a table of slurm.toml."""
     return tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))[kind]  # type: ignore[no-any-return]
 
 
@@ -330,7 +330,7 @@ def reason_in_words(job: Job, now: float | None = None) -> str:
         until = "" if job.ends_at is None else f" until {clock_time(job.ends_at, now)} at the latest"
         return f"runs on {job.nodes or 'its nodes'}{until}"
     if job.state != PENDING:
-        return _words("states").get(job.state, job.state).format(id=job.id)
+        return word_table("states").get(job.state, job.state).format(id=job.id)
     why = _reason(job.reason).format(id=job.id)
     if job.starts_at is None or not now < job.starts_at < now + FAR_AWAY_S:
         return why
@@ -340,11 +340,11 @@ def reason_in_words(job: Job, now: float | None = None) -> str:
 
 def _reason(reason: str) -> str:
     plain = reason.strip().strip("()").replace("_", " ")
-    for part, words in _words("sentences").items():
+    for part, sentence in word_table("sentences").items():
         if re.search(part, plain, re.IGNORECASE):
-            return words
+            return sentence
     word = plain.partition(",")[0]
-    known = _words("reasons").get(plain) or _words("reasons").get(re.split(r"[(:]", word)[0].strip())
+    known = word_table("reasons").get(plain) or word_table("reasons").get(re.split(r"[(:]", word)[0].strip())
     if known:
         nodes = re.search(r"Unavailable(?:Nodes)?:([\w\[\],.-]+)", plain)
         return f"{known}: {nodes[1]}" if nodes else known
@@ -357,7 +357,7 @@ def _limit(word: str) -> str | None:
         return None
     holder, kind, tail = found.groups()
     owner = {"Assoc": "account", "QOS": "qos", "": "account within its qos"}[holder]
-    what = next((name for part, name in _words("limits").items() if tail.lower().startswith(part)), "use")
+    what = next((name for part, name in word_table("limits").items() if tail.lower().startswith(part)), "use")
     if "Minutes" in tail and what != "use":
         what = f"minutes of {what}"
     if kind == "Min":
@@ -375,8 +375,7 @@ _ANY_POLICY = r"job violates accounting/qos policy( \(job submit limit[^)]*\))?"
 
 def refusal(text: str) -> tuple[str | None, str]:
     """Return the field of `Slurm`, or `nnodes`, that a refusal of sbatch names, None without one, and its words."""
-    words = text.strip() or "sbatch refused the job without a message"
-    said = re.sub(_ANY_POLICY, "", words, flags=re.IGNORECASE)
-    return next(
-        (name for part, name in _words("refusals").items() if re.search(part, said, re.IGNORECASE)), None
-    ), words
+    text = text.strip() or "sbatch refused the job without a message"
+    said = re.sub(_ANY_POLICY, "", text, flags=re.IGNORECASE)
+    found = (name for part, name in word_table("refusals").items() if re.search(part, said, re.IGNORECASE))
+    return next(found, None), text
