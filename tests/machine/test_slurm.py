@@ -6,6 +6,7 @@ import subprocess
 import sys
 import threading
 import time
+import tomllib
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -21,6 +22,8 @@ from nbtools.rundir.json_files import write_json
 from nbtools.rundir.rundir import RunDir
 
 from slurm_cluster import SlurmCluster
+
+SEEN = tomllib.loads(Path(__file__).with_name("slurm_seen.toml").read_text(encoding="utf-8"))
 
 
 @pytest.fixture
@@ -282,34 +285,7 @@ def test_an_endless_answer_is_cut(fake_squeue: Path, monkeypatch: MonkeyPatch) -
     assert list(slurm.own_jobs() or {}) == [1]
 
 
-# The fields that are read are printed by the same lines of code in Slurm's sources 22.05.8 and 24.11.6; the sentences
-# are format strings of the latter's slurmctld (node_scheduler.c, job_mgr.c, partition_mgr.c).
-@pytest.mark.parametrize(
-    ("reason", "said"),
-    [
-        ("Priority", "waits for jobs of higher priority"),
-        ("QOSMaxJobsPerUserLimit", "qos has reached its limit of running jobs; waits until other jobs end"),
-        ("QOSMaxGRESPerUser", "qos has reached its limit of GPUs; waits until other jobs end"),
-        ("AssocGrpCpuLimit", "account has reached its limit of CPU cores; waits until other jobs end"),
-        ("AssocGrpGRESRunMinutes", "account has reached its limit of minutes of GPUs; waits until other jobs end"),
-        ("QOSMaxWallDurationPerJobLimit", "asks for more time than qos allows one job: it never starts; cancel it"),
-        ("AssocMaxGRESPerJob", "asks for more GPUs than account allows one job: it never starts; cancel it"),
-        ("QOSMinGRES", "asks for less than the least GPUs of qos: it never starts; cancel it"),
-        ("MaxCpuPerAccount", "account within its qos has reached its limit of CPU cores; waits until other jobs end"),
-        ("ReqNodeNotAvail, UnavailableNodes:gpu[03-04],gpu7", "a node that it needs is not available: gpu[03-04],gpu7"),
-        ("ReqNodeNotAvail, May be reserved for other job", "a node that it needs may be reserved for another job"),
-        ("ReqNodeNotAvail, Reserved for maintenance", "a node that it needs is reserved for maintenance"),
-        (
-            "Nodes required for job are DOWN, DRAINED or reserved for jobs in higher priority partitions",
-            "nodes that it needs are down, drained or reserved",
-        ),
-        ("launch failed requeued held", "held, as a node could not start it: `scontrol release 7` lets it start"),
-        ("launch_failed_requeued_held", "held, as a node could not start it: `scontrol release 7` lets it start"),
-        ("job requeued in held state", "held after a requeue: `scontrol release 7` lets it start"),
-        ("Reservation x was deleted", "Reservation x was deleted"),
-        ("SomethingNew{id.__class__}", "SomethingNew(id.  class  )"),
-    ],
-)
+@pytest.mark.parametrize(("reason", "said"), SEEN["reasons"].items())
 def test_reasons_in_words(reason: str, said: str) -> None:
     assert reason_in_words(Job(7, "PENDING", reason, None, None, "", 1, "x")) == said
     ending = "is ending: Slurm waits for its last processes"
@@ -338,36 +314,9 @@ def test_the_expected_start_is_told_in_local_hours(monkeypatch: MonkeyPatch, in_
     time.tzset()
 
 
-POLICY = (
-    "Batch job submission failed: Job violates accounting/QOS policy (job submit limit, user's size and/or time limits)"
-)
-
-
-# What sites print: the first three in public issues (autosubmit 2854, hpcfund 45, juicer 143), others of slurm_errno.c.
-@pytest.mark.parametrize(
-    ("text", "name"),
-    [
-        (f"QOSMaxWallDurationPerJobLimit; {POLICY}", "time_limit"),
-        (f"--> error: requested timelimit exceeds max of 24 hours; {POLICY}", "time_limit"),
-        ("Batch job submission failed: Requested time limit is invalid (missing or exceeds some limit)", "time_limit"),
-        (f"QOSMaxGRESPerJob; {POLICY}", "gpus_per_node"),
-        (POLICY, None),
-        ("Invalid --time specification", "time_limit"),
-        ("Invalid --mem specification", "mem"),
-        ('"x" is not a valid node count', "nnodes"),
-        ("Invalid generic resource (gres) specification", "gpus_per_node"),
-        ("Batch job submission failed: Invalid account or account/partition combination specified", "account"),
-        ("Batch job submission failed: Invalid qos specification", "qos"),
-        ("Batch job submission failed: User's group not permitted to use this partition", "partition"),
-        ("Batch job submission failed: Node count specification invalid", "nnodes"),
-        ("Batch job submission failed: CPU count specification invalid", "cpus_per_task"),
-        ("Batch job submission failed: Required partition not available (inactive or drain)", "partition"),
-        ("Please give your project with an account", "account"),
-        ("Unable to contact slurm controller (connect failure)", None),
-    ],
-)
-def test_refusals_name_the_field(text: str, name: str | None) -> None:
-    assert refusal(text) == (name, text)
+@pytest.mark.parametrize(("text", "name"), [(said, name) for name, texts in SEEN["refusals"].items() for said in texts])
+def test_refusals_name_the_field(text: str, name: str) -> None:
+    assert refusal(text) == (name or None, text)
 
 
 def test_without_an_answer_of_sinfo_it_is_unknown_what_the_nodes_see(monkeypatch: MonkeyPatch) -> None:
