@@ -6,9 +6,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from waiting import eventually
 
 import nbtools as nt
 from nbtools.failures.failure import Failure
+from nbtools.machine.processes import members
 from nbtools.project import Project
 from nbtools.run.run import Run
 from nbtools.run.state import RunState
@@ -37,6 +39,7 @@ def failed(cpu_project: Project, supervised: Callable[..., Run]) -> Failed:
     return run_to_its_end
 
 
+@pytest.mark.promise("fault-25")
 @pytest.mark.slow
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_the_failure_of_a_program_is_what_it_raised_or_said(
@@ -45,7 +48,8 @@ def test_the_failure_of_a_program_is_what_it_raised_or_said(
     monkeypatch.chdir(cpu_project.root)
     monkeypatch.setenv("COLUMNS", "200")  # rich breaks a long path into several lines
     program = PROGRAMS[name]
-    _, failure = failed(program["text"], has_ranks="rank" in program)
+    run, failure = failed(program["text"], has_ranks="rank" in program)
+    eventually(lambda: not members(run.files))
     assert program["said"] in failure.message
     assert failure.rank == program.get("rank", 0)
     assert all(word not in "\n".join(failure.lines) for word in ("ChildFailedError", "HYDRA_FULL_ERROR", "│", "\x1b"))
