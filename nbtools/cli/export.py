@@ -16,44 +16,6 @@ from nbtools.run.run import Run
 from nbtools.rundir.atomic import new_folder
 from nbtools.rundir.rundir import has_recipe
 
-_CARD = """---
-library_name: transformers
-tags: [nbtools, {key}]
----
-
-# {name}
-
-{title}. Weights: {weights}. {loads}
-## Data
-
-{data}. The licences of the data and of the weights that it started from apply to this model, too.
-
-## Scores
-
-Measured at step {step} of one training with seed {seed}; other seeds give other values, so compare means over several.
-`eval/` is on held-out data, by which a checkpoint may have been chosen; `test/` is on data that chose nothing.
-
-{scores}
-
-## Config
-
-What differs from the defaults; `nbtools launch --again {run}` repeats the training, `{script}` has all values.
-
-{config}
-"""
-
-_LOADER = """{loads}. With nbtools installed, these lines load it whole:
-
-```python
-from nbtools.recipes.predict_settings import TextClassificationPredict
-from nbtools.training.text_classification.predict import Predictor
-
-texts = ["smed og husmand", {{"text": "farmer", "lang": "en"}}]
-for row in Predictor({folder!r}).predict(texts, TextClassificationPredict()):
-    print(row["codes"], row["probability"], row.get("note", ""))
-```
-"""
-
 
 def export(run: Run, out: str | None, checkpoint: str | None, merge: Callable[[Run, Checkpoint, Path], None]) -> Path:
     """Write the model of a checkpoint, every byte of which is verified, into a new folder, and return the folder.
@@ -87,7 +49,7 @@ def export(run: Run, out: str | None, checkpoint: str | None, merge: Callable[[R
                 is_published = (built / "key.json").is_file()
                 loads = "OccCANINE's own classes load it" if is_published else "from_pretrained loads its encoder alone"
                 warnings.warn(f"{loads}: see README.md there for more", stacklevel=2)
-                loads = _LOADER.format(loads=loads, folder=str(folder))
+                loads = _text("exported_classifier").format(loads=loads, folder=str(folder))
             (built / "README.md").write_text(_card(run, found, loads), encoding="utf-8")
     except (OSError, ValueError) as error:  # a null character is a ValueError
         raise ConfigError(f"{shown(str(folder), 300)}: cannot be written: {error}") from error
@@ -103,7 +65,7 @@ def _card(run: Run, checkpoint: Checkpoint, loads: str) -> str:
             scores[name] = f"{found[-1]:.5g}"
     recipe, data = recipe_of(config), mapping_at(checkpoint.manifest, "data")
     own = config.model_dump(mode="json", exclude_defaults=True)
-    return _CARD.format(
+    return _text("model_card").format(
         key=recipe.key,
         name=run.name,
         title=recipe.title,
@@ -124,3 +86,7 @@ def _table(name: str, value: str, rows: Mapping[str, str]) -> str:
     """Return a table in Markdown."""
     cells = [(name, value), ("---", "---"), *rows.items()]
     return "\n".join(f"| {left} | {right.replace('|', '&#124;')} |" for left, right in cells)
+
+
+def _text(name: str) -> str:
+    return Path(__file__).with_name(f"{name}.txt").read_text(encoding="utf-8")

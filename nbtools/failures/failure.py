@@ -275,7 +275,9 @@ def _of_silent_ranks(found: Failure, message: str, left: Sequence[int], run: Run
     names = f"{'rank' if len(silent) == 1 else 'ranks' if left else 'one of ranks'} {', '.join(map(str, silent[:8]))}"
     how = "ended first, with exit code 0," if left else "left the process group, or ended, without an exception"
     message = f"{names} {how} while rank {found.rank} was in {where} ({message})"
-    return replace(found, message=message, advice=known_errors.LEFT_FIRST, log=evidence.output_path(run, silent[0]))
+    return replace(
+        found, message=message, advice=known_errors.advice("left_first"), log=evidence.output_path(run, silent[0])
+    )
 
 
 def _num_machines(run: RunDir) -> int:
@@ -341,7 +343,7 @@ def _killed(failure: Failure, run: RunDir, log: str) -> Failure:
     words, advice = known_errors.signal_meaning(name)
     if name == "SIGKILL":
         if lack := _lack_of_memory(run):
-            words, advice = lack, known_errors.LESS_MEMORY
+            words, advice = lack, known_errors.advice("less_memory")
     elif name not in ("SIGTERM", "SIGINT"):
         printed = evidence.printed_by(run, failure.rank or 0, log)[-_OUTPUT_END:]
         traceback = evidence.crash_report(printed)

@@ -17,16 +17,6 @@ import psutil
 from nbtools.errors import plural
 from nbtools.rundir.json_files import whole
 
-LESS_MEMORY = (
-    "Lower batch_size or num_workers, or keep less of the dataset in memory: every rank and every DataLoader worker "
-    "holds its own."
-)
-LEFT_FIRST = (
-    "All ranks must call each collective equally often: give them the same number of batches (drop_last=True in the "
-    "sampler), or use torch.distributed.algorithms.join.Join for uneven ones."
-)
-"""Advice where a rank has ended in order while others waited for it."""
-
 
 @dataclass(frozen=True)
 class Cause:
@@ -49,14 +39,19 @@ def causes() -> tuple[Cause, ...]:
     """Return the known errors in their order."""
     found = []
     for row in _tables()["cause"]:
-        pattern, advice = "|".join(row["pattern"]), row["advice"].replace("{less_memory}", LESS_MEMORY)
-        found.append(Cause(**{**row, "pattern": pattern, "advice": advice}))
+        pattern, what_to_do = "|".join(row["pattern"]), row["advice"].replace("{less_memory}", advice("less_memory"))
+        found.append(Cause(**{**row, "pattern": pattern, "advice": what_to_do}))
     return tuple(found)
 
 
 def known(name: str) -> Cause:
     """Return the known error of a name."""
     return next(cause for cause in causes() if cause.name == name)
+
+
+def advice(name: str) -> str:
+    """Return advice that the code gives: `less_memory`, or `left_first` of ranks that ended while others waited."""
+    return str(_tables()["advice"][name])
 
 
 def signal_meaning(name: str) -> tuple[str, str | None]:

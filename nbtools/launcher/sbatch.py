@@ -239,13 +239,6 @@ _FOR_NOW = re.compile(
 # --- the job script -------------------------------------------------------------------------------
 
 
-_END = (
-    f'{{"format": {FORMAT}, "returncode": %d, "signal": null, "stopped": false, "time": %d, '
-    '"failure": {"host": "%s", "message": "%s"}}\\n'
-)
-"""The exit.json of a job whose script fails before the supervisor runs."""
-
-
 def job_script(run: RunDir, launch: Launch, cwd: Path, after: Sequence[int] = ()) -> str:
     """Return the content of job.sbatch, which starts the run in a job.
 
@@ -261,29 +254,11 @@ def job_script(run: RunDir, launch: Launch, cwd: Path, after: Sequence[int] = ()
     options = _directives(launch, run.id)
     options += [f"--chdir={_path(cwd)}", f"--output={_path(run.job_log).replace('%', '%%')}"]
     options += [f"--dependency=afterany:{':'.join(map(str, after))}"] if after else []
-    return f"""{_head(options)}
-
-# Slurm runs this script on the first node of the job; what it prints is in ranks/slurm.log.
-_nbtools_run={shlex.quote(str(run.path))}
-export {shlex.join(f"{name}={value}" for name, value in marks_of(run).items())}
-_nbtools_line=
-_nbtools_end() {{ # the lines before exec have failed, or exec itself
-  local code=$1 LC_ALL=C said
-  [ "$code" -ne 0 ] || code=1
-  said=$(tail -n 1 "$_nbtools_run/ranks/slurm.log")
-  echo "nbtools: the job script failed$_nbtools_line with exit code $code"
-  said="the job script failed$_nbtools_line with exit code $code before the training was started: $said"
-  said=${{said//[^ -~]/ }} said=${{said//\\\\/\\\\\\\\}} said=${{said//\\"/\\\\\\"}}
-  printf '{_END}' "$code" "$(date +%s)" "$(hostname)" "$said" >"$_nbtools_run/.exit.json.job"
-  mv -f "$_nbtools_run/.exit.json.job" "$_nbtools_run/exit.json"
-  exit "$code"
-}}
-trap '_nbtools_line=" in line $LINENO ($BASH_COMMAND)"' ERR
-trap '_nbtools_end $?' EXIT
-trap 'trap - EXIT; exit 143' TERM
-set -E
-
-{_body(launch, str(run.path))}"""
+    values = {"RUN": shlex.quote(str(run.path)), "FORMAT": str(FORMAT)}
+    values["MARKS"] = shlex.join(f"{name}={value}" for name, value in marks_of(run).items())
+    template = Path(__file__).with_name("job_script.sh").read_text(encoding="utf-8")
+    guard = re.sub("@([A-Z]+)@", lambda found: values[found[1]], template)
+    return "\n\n".join([_head(options), guard.rstrip("\n"), _body(launch, str(run.path))])
 
 
 def script_text(name: str, launch: Launch) -> str:

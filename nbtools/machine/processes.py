@@ -9,7 +9,7 @@ import contextlib
 import os
 import signal
 import time
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import psutil
@@ -25,7 +25,6 @@ SWEEP_GRACE_S = 2.0
 STOP_GRACE_S = 10.0
 """Time that the supervisor adds to the shutdown timeout, since torchrun itself kills late ranks first."""
 _POLL_S = 0.05
-RANK, LOADER_WORKER, AGENT, OTHER = "rank", "loader worker", "agent", "process"
 
 
 def _own_processes(is_wanted: Callable[[psutil.Process], bool]) -> list[psutil.Process]:
@@ -154,21 +153,6 @@ def ranks_among(processes: Iterable[psutil.Process]) -> dict[int, psutil.Process
                 candidate = process.create_time(), process.pid, process
                 found[int(rank)] = min(found.get(int(rank), candidate), candidate, key=lambda found: found[:2])
     return {rank: process for rank, (_, _, process) in found.items()}
-
-
-def kinds_of(processes: Collection[psutil.Process], ranks: Collection[psutil.Process]) -> dict[psutil.Process, str]:
-    """Return the kind of each process: a given rank, a loader worker, the agent that started ranks, or another one."""
-    kinds = {process: RANK if process in ranks else OTHER for process in processes}
-    for process in processes:
-        with contextlib.suppress(psutil.Error):  # it has ended
-            ancestors = process.parents()
-            if process in ranks:
-                kinds.update({above: AGENT for above in ancestors if above in kinds and above not in ranks})
-            elif any(above in ranks for above in ancestors) and (
-                process.name() == "pt_data_worker" or process.cmdline() == ancestors[0].cmdline()
-            ):  # torch's name for a loader worker, or a fork of its parent without an exec
-                kinds[process] = LOADER_WORKER
-    return kinds
 
 
 def leader_of(run: RunDir, identity: ProcessIdentity | None) -> psutil.Process | None:

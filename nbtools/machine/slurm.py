@@ -79,7 +79,7 @@ def parse_jobs(text: str) -> dict[int, Job]:
 
 @dataclass
 class _Queue:
-    """The last answer of squeue on the jobs of a cluster."""
+    """The last answer of squeue."""
 
     jobs: dict[int, Job] | None = None
     answered_at: float | None = None
@@ -96,20 +96,20 @@ class _Queue:
     lock: threading.Lock = field(default_factory=threading.Lock)
 
 
-_queues: dict[str | None, _Queue] = {}
+_queue = _Queue()
 
 
-def own_jobs(cluster: str | None = None) -> dict[int, Job] | None:
+def own_jobs() -> dict[int, Job] | None:
     """Return this user's pending, running and recently ended jobs by id; None if squeue has never answered.
 
     All callers of a process share one call of squeue per `POLL_EVERY_S`, and fewer while it fails: then they get its
     last answer, and `silence` says so.
     """
-    queue = _queues.setdefault(cluster, _Queue())
+    queue = _queue
     with queue.lock:
         if queue.call is None and time.monotonic() >= queue.next_at:
             queue.began_at = time.monotonic()
-            queue.call = threading.Thread(target=_ask, args=(queue, cluster), name="squeue", daemon=True)
+            queue.call = threading.Thread(target=_ask, args=(queue,), name="squeue", daemon=True)
             queue.call.start()
         call = queue.call
         waits_until = queue.began_at + (_WAITS_FIRST_S if queue.answered_at is None else _WAITS_S)
@@ -118,9 +118,9 @@ def own_jobs(cluster: str | None = None) -> dict[int, Job] | None:
     return queue.jobs
 
 
-def _ask(queue: _Queue, cluster: str | None) -> None:
+def _ask(queue: _Queue) -> None:
     variables = {name: value for name, value in os.environ.items() if not name.startswith("SQUEUE_")}  # filters
-    command = ("squeue", *_on(cluster), "-h", "-u", str(os.geteuid()), "-t", "all", "-o", _FIELDS)
+    command = ("squeue", "-h", "-u", str(os.geteuid()), "-t", "all", "-o", _FIELDS)
     answer = _called(*command, environment=variables)
     with queue.lock:
         if queue.call is not threading.current_thread():
@@ -133,10 +133,10 @@ def _ask(queue: _Queue, cluster: str | None) -> None:
         queue.call = None
 
 
-def silence(cluster: str | None = None) -> str | None:
+def silence() -> str | None:
     """Return since when squeue has not answered, and its error; None while it answers."""
-    queue = _queues.get(cluster)
-    if queue is None or not queue.error:
+    queue = _queue
+    if not queue.error:
         return None
     since = "yet" if queue.answered_at is None else f"for {duration(time.time() - queue.answered_at)}"
     return f"squeue has not answered {since}: {queue.error}"
@@ -144,26 +144,25 @@ def silence(cluster: str | None = None) -> str | None:
 
 def forget() -> None:
     """Have the next `own_jobs` ask squeue; for after a submission or a cancel."""
-    for queue in list(_queues.values()):
-        with queue.lock:
-            queue.next_at, queue.num_errors, queue.call = -math.inf, 0, None
+    with _queue.lock:
+        _queue.next_at, _queue.num_errors, _queue.call = -math.inf, 0, None
 
 
 # --- other commands ---------------------------------------------------------------------------------
 
 
-def submit(script: Path, environment: Mapping[str, str]) -> tuple[int, str | None]:
-    """Submit a job script and return the job's id, and its cluster where Slurm names one.
+def submit(script: Path, environment: Mapping[str, str]) -> int:
+    """Submit a job script and return the job's id.
 
     Raises:
         LaunchError: the site's refusal, in its words.
     """
     answer = _sbatch(script, "--parsable", environment=environment).output.strip()
     forget()
-    number, _, cluster = answer.partition(";")  # JOB;CLUSTER on a site with several clusters
+    number = answer.partition(";")[0]  # JOB;CLUSTER on a site with several clusters
     if not _is_number(number):
         raise LaunchError(f"sbatch: answered {answer[:200]!r} instead of the id of a job; see squeue --me")
-    return int(number), cluster or None
+    return int(number)
 
 
 def expected_start(script: Path, environment: Mapping[str, str]) -> str:
@@ -177,13 +176,13 @@ def expected_start(script: Path, environment: Mapping[str, str]) -> str:
     return re.sub(r"(?<=to start at )\d+", lambda found: clock_time(float(found[0])), text)
 
 
-def cancel(job_id: int, cluster: str | None = None, *, by_sigterm: bool = False) -> str | None:
+def cancel(job_id: int, *, by_sigterm: bool = False) -> str | None:
     """Cancel a job of this user and return Slurm's error; a job that has already ended is not an error.
 
     `by_sigterm` only sends a SIGTERM to the batch script of a running job.
     """
     options = ("--batch", "--signal=TERM") if by_sigterm else ()
-    answer = _called("scancel", *_on(cluster), *options, str(job_id))
+    answer = _called("scancel", *options, str(job_id))
     forget()
     failed = answer.returncode != 0 and not re.search("already complet|invalid job id", answer.error, re.IGNORECASE)
     return answer.error if failed else None
@@ -204,12 +203,6 @@ def settings() -> dict[str, str]:
     """Return the cluster's configuration, such as ClusterName and PreemptMode; empty if scontrol fails."""
     lines = (line.partition("=") for line in (control("show", "config") or "").splitlines())
     return {name.strip(): value.strip() for name, sign, value in lines if sign}
-
-
-@functools.cache
-def own_cluster() -> str | None:
-    """Return the name of the default cluster of the Slurm commands; None if scontrol fails."""
-    return os.environ.get("SLURM_CLUSTERS") or settings().get("ClusterName")
 
 
 def is_one_machine() -> bool | None:
@@ -264,10 +257,6 @@ def _without_prefixes(text: str) -> str:
     return "; ".join(dict.fromkeys(line for line in lines if line))
 
 
-def _on(cluster: str | None) -> Sequence[str]:
-    return () if cluster is None else (f"--clusters={cluster}",)
-
-
 def _called(
     *command: str, environment: Mapping[str, str] | None = None, within_s: float = _ANSWERS_WITHIN_S
 ) -> _Answer:
@@ -318,8 +307,8 @@ def clock_time(moment: float, now: float | None = None) -> str:
 
 
 @functools.cache
-def _words(kind: str) -> dict[str, str]:
-    """Return a table of slurm.toml: reasons, sentences, states, limits, or refusals."""
+def word_table(kind: str) -> dict[str, str]:
+    """Return a table of slurm.toml."""
     return tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))[kind]  # type: ignore[no-any-return]
 
 
@@ -330,7 +319,7 @@ def reason_in_words(job: Job, now: float | None = None) -> str:
         until = "" if job.ends_at is None else f" until {clock_time(job.ends_at, now)} at the latest"
         return f"runs on {job.nodes or 'its nodes'}{until}"
     if job.state != PENDING:
-        return _words("states").get(job.state, job.state).format(id=job.id)
+        return word_table("states").get(job.state, job.state).format(id=job.id)
     why = _reason(job.reason).format(id=job.id)
     if job.starts_at is None or not now < job.starts_at < now + FAR_AWAY_S:
         return why
@@ -340,31 +329,16 @@ def reason_in_words(job: Job, now: float | None = None) -> str:
 
 def _reason(reason: str) -> str:
     plain = reason.strip().strip("()").replace("_", " ")
-    for part, words in _words("sentences").items():
+    for part, sentence in word_table("sentences").items():
         if re.search(part, plain, re.IGNORECASE):
-            return words
+            return sentence
     word = plain.partition(",")[0]
-    known = _words("reasons").get(plain) or _words("reasons").get(re.split(r"[(:]", word)[0].strip())
+    known = word_table("reasons").get(plain) or word_table("reasons").get(re.split(r"[(:]", word)[0].strip())
     if known:
         nodes = re.search(r"Unavailable(?:Nodes)?:([\w\[\],.-]+)", plain)
         return f"{known}: {nodes[1]}" if nodes else known
-    return _limit(word) or plain.replace("{", "(").replace("}", ")") or "waits"
-
-
-def _limit(word: str) -> str | None:
-    """Return a sentence on a limit of account or qos, whose names have one pattern: AssocGrpGRES, QOSMaxCpuPerUser."""
-    if (found := re.fullmatch(r"(Assoc|QOS|)(Grp|Max|Min)(\w+)", word)) is None:
-        return None
-    holder, kind, tail = found.groups()
-    owner = {"Assoc": "account", "QOS": "qos", "": "account within its qos"}[holder]
-    what = next((name for part, name in _words("limits").items() if tail.lower().startswith(part)), "use")
-    if "Minutes" in tail and what != "use":
-        what = f"minutes of {what}"
-    if kind == "Min":
-        return f"asks for less than the least {what} of {owner}: it never starts; cancel it"
-    if kind == "Max" and (re.search("Per(Job|Node)", tail) or "Wall" in tail):
-        return f"asks for more {what} than {owner} allows one job: it never starts; cancel it"
-    return f"{owner} has reached its limit of {what}; waits until other jobs end"
+    limit = next((sentence for part, sentence in word_table("limits").items() if re.match(part, word)), "")
+    return f"{word}: {limit}" if limit else plain.replace("{", "(").replace("}", ")") or "waits"
 
 
 # --- refusals ---------------------------------------------------------------------------------------
@@ -375,8 +349,7 @@ _ANY_POLICY = r"job violates accounting/qos policy( \(job submit limit[^)]*\))?"
 
 def refusal(text: str) -> tuple[str | None, str]:
     """Return the field of `Slurm`, or `nnodes`, that a refusal of sbatch names, None without one, and its words."""
-    words = text.strip() or "sbatch refused the job without a message"
-    said = re.sub(_ANY_POLICY, "", words, flags=re.IGNORECASE)
-    return next(
-        (name for part, name in _words("refusals").items() if re.search(part, said, re.IGNORECASE)), None
-    ), words
+    text = text.strip() or "sbatch refused the job without a message"
+    said = re.sub(_ANY_POLICY, "", text, flags=re.IGNORECASE)
+    found = (name for part, name in word_table("refusals").items() if re.search(part, said, re.IGNORECASE))
+    return next(found, None), text

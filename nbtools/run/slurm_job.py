@@ -19,19 +19,6 @@ WAITING = ("PENDING", "REQUEUED", "REQUEUE_FED", "REQUEUE_HOLD", "SPECIAL_EXIT",
 CANCELLED, STOPPED, PREEMPTED = "cancelled", "stopped", "preempted"
 TIME_LIMIT, NODE_FAILED, REQUEUED = "time limit", "node failed", "requeued"
 """Why an attempt in a job ended; the last four may be followed by another attempt."""
-_ENDED = {
-    "TIMEOUT": TIME_LIMIT,
-    "DEADLINE": TIME_LIMIT,
-    "OUT_OF_MEMORY": "out of memory",
-    "NODE_FAIL": NODE_FAILED,
-    "BOOT_FAIL": NODE_FAILED,
-    "PREEMPTED": PREEMPTED,
-    "CANCELLED": CANCELLED,
-    "FAILED": "failed",
-    "COMPLETED": "completed",
-    "REVOKED": CANCELLED,
-}
-_SAID = {"PREEMPTION": PREEMPTED, "TIME LIMIT": TIME_LIMIT, "NODE FAILURE": NODE_FAILED, "JOB REQUEUE": REQUEUED}
 _MESSAGE = re.compile(r"^slurmstepd\S*: error: \*\*\* JOB [^\n]*? CANCELLED AT \S+(?: DUE TO ([A-Z ]+))?", re.M)
 _OUT_OF_MEMORY = re.compile(r"^slurmstepd\S*: error: .*oom[-_ ]?kill", re.M | re.I)
 _OF_THE_LAUNCH = re.compile(r"^(?:  (?:ok|warn|problem) .*|\s+-> .*|\S+: attempt \d+ in job .*)(?:\n|\Z)", re.M)
@@ -51,24 +38,13 @@ def job_of(records: Records) -> slurm.Job | None:
     """Return the pending, running or recently ended job of a run of this user; None without one, or without Slurm."""
     if not runs_on_slurm(records) or foreign_owner(records.files.path) or _is_copy(records):
         return None
-    jobs = listed_jobs(records) or {}
+    jobs = slurm.own_jobs() or {}
     number = whole((read_json(records.files.slurm) or {}).get("job_id"))
     if number is not None:
         job = jobs.get(number)
         return job if job is not None and job.name == records.files.id else None
     # The client was killed between the submission and its record.
     return next((job for job in jobs.values() if job.name == records.files.id), None)
-
-
-def listed_jobs(records: Records) -> dict[int, slurm.Job] | None:
-    """Return this user's jobs on the cluster of a run; None if squeue has never answered."""
-    return slurm.own_jobs(cluster_of(records))
-
-
-def cluster_of(records: Records) -> str | None:
-    """Return the name of a run's cluster; None where Slurm has named none, and for that of this machine."""
-    cluster = (read_json(records.files.slurm) or {}).get("cluster")
-    return cluster if isinstance(cluster, str) and slurm.own_cluster() not in (None, cluster) else None
 
 
 def time_left_s(records: Records) -> float | None:
@@ -106,7 +82,7 @@ def is_waiting(job: slurm.Job) -> bool:
 
 def has_ended(job: slurm.Job) -> bool:
     """Whether a job has ended and will not be queued again; a COMPLETING job has not ended."""
-    return job.state in _ENDED
+    return job.state in slurm.word_table("ended")
 
 
 def is_active(run: RunDir) -> bool:
@@ -125,7 +101,7 @@ def in_job(records: Records) -> bool:
 
     Without an answer of squeue, as for another user's run, the age of the newest file decides.
     """
-    if foreign_owner(records.files.path) or listed_jobs(records) is None:
+    if foreign_owner(records.files.path) or slurm.own_jobs() is None:
         return records.process is None or not is_silent(records.files)
     if (job := job_of(records)) is not None:
         return not has_ended(job)
@@ -143,7 +119,7 @@ def why_ended(records: Records) -> str:
     """Return why a job without exit.json has ended, by squeue and the job's output; empty if unknown."""
     job, run = job_of(records), records.files
     if job is not None and has_ended(job):
-        return _ENDED[job.state]
+        return slurm.word_table("ended")[job.state]
     if not runs_on_slurm(records) or (job is None and not run.slurm.exists()):
         return ""
     if found := said_by_slurm(run):
@@ -156,9 +132,9 @@ def said_by_slurm(run: RunDir) -> str:
     """Return why the newest attempt ended by Slurm's own messages in the job's output; empty without one."""
     text = _output(run)
     if _OUT_OF_MEMORY.search(text):
-        return _ENDED["OUT_OF_MEMORY"]
+        return slurm.word_table("ended")["OUT_OF_MEMORY"]
     found = list(_MESSAGE.finditer(text))
-    return _SAID.get((found[-1][1] or "").strip(), CANCELLED) if found else ""
+    return slurm.word_table("due").get((found[-1][1] or "").strip(), CANCELLED) if found else ""
 
 
 def end_in_words(records: Records) -> str:
@@ -168,19 +144,12 @@ def end_in_words(records: Records) -> str:
     if not records.files.slurm.exists():
         return "the launch was interrupted before sbatch accepted the job; launch the script again"
     why, number = why_ended(records), (read_json(records.files.slurm) or {}).get("job_id")
-    words = {
-        TIME_LIMIT: "reached its time limit before it could save and record its end",
-        NODE_FAILED: "ended because its node failed",
-        PREEMPTED: "was preempted and not queued again",
-        CANCELLED: "was cancelled",
-        "out of memory": "was killed for using more memory than it asked for; ask for more mem",
-    }
     if not why:
         return f"job {number} is no longer listed by squeue, and its end was not recorded"
     said = _OF_THE_LAUNCH.sub("", _output(records.files)).strip().rpartition("\n")[2][-300:]
     end = f"ends with: {said}" if said else "does not say why"
     other = f"ended without a record of the run; {records.files.job_log} {end}"
-    return f"job {number} {words.get(why, other)}"
+    return f"job {number} {slurm.word_table('ends').get(why, other)}"
 
 
 def _output(run: RunDir) -> str:

@@ -5,17 +5,16 @@ import os
 import signal
 import socket
 import time
-from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import psutil
 
 from nbtools.errors import NbtoolsError, plural
 from nbtools.machine import processes, slurm
-from nbtools.machine.processes import AGENT, LOADER_WORKER, OTHER, RANK, STOP_GRACE_S, SWEEP_GRACE_S, living
+from nbtools.machine.processes import STOP_GRACE_S, SWEEP_GRACE_S, living
 from nbtools.run.records import Records, stop_signal
-from nbtools.run.slurm_job import cluster_of, has_ended, is_waiting, job_of, listed_jobs
+from nbtools.run.slurm_job import has_ended, is_waiting, job_of
 from nbtools.rundir.heartbeat import read_heartbeats
 from nbtools.rundir.json_files import read_json, write_json, write_reserved_json
 from nbtools.rundir.lock import acquire_lock
@@ -36,20 +35,15 @@ _STATE_LETTERS = {"running": "R", "sleeping": "S", "disk-sleep": "D", "stopped":
 class Ending:
     """The result of a stop."""
 
-    ended: Mapping[str, int]
-    """Number of processes of each kind that lived at the request to stop and have ended."""
+    ended: str
+    """Number of ranks that lived at the request to stop and have ended; that of all processes without ranks."""
     left: tuple[str, ...]
     """Processes that could not be ended: `pid 123 (state D)`."""
     was_killed: bool
     """Whether processes had to be killed."""
 
     def __str__(self) -> str:
-        others = "process" if set(self.ended) <= {OTHER} else "other process"
-        counts = [plural(self.ended.get(kind, 0), kind) for kind in (RANK, LOADER_WORKER) if self.ended.get(kind)]
-        if self.ended.get(OTHER) or not counts:
-            counts.append(plural(self.ended.get(OTHER, 0), others))
-        *most, last = counts
-        text = f"{', '.join(most)} and {last} ended" if most else f"{last} ended"
+        text = f"{self.ended} ended"
         left = f"{plural(len(self.left), 'process')} could not be ended: {', '.join(self.left)}"
         return f"{text}; {left}" if self.left else text
 
@@ -77,14 +71,13 @@ def stop_processes(run: RunDir, is_over: Callable[[], bool], timeout_s: float) -
             if owner := foreign_owner(run.path):
                 raise NbtoolsError(f"{run.id} belongs to {owner}; only they can stop it")
             raise NbtoolsError(f"{run.id} is locked by a process that is not visible from here (another container?)")
-        return Ending({}, (), was_killed=False)
+        return Ending(plural(0, "process"), (), was_killed=False)
 
     def workers() -> list[psutil.Process]:
         return [process for process in living({*family, *processes.members(run)}) if process != supervisor]
 
     before = workers()
-    ranks = {leader} if leader is not None and role == "worker" else {*processes.ranks_among(before).values()}
-    kinds = processes.kinds_of(before, ranks)
+    ranks = [leader] if leader is not None and role == "worker" else [*processes.ranks_among(before).values()]
     asked = [leader] if leader in family else []
     signalled: set[psutil.Process] = set()
 
@@ -118,8 +111,7 @@ def stop_processes(run: RunDir, is_over: Callable[[], bool], timeout_s: float) -
         processes.sweep_processes(workers)
         _record_stop(run)
     left = workers()
-    ended = Counter(kind for process, kind in kinds.items() if process not in left)
-    del ended[AGENT]
+    ended = plural(len([one for one in ranks or before if one not in left]), "rank" if ranks else "process")
     stuck = living([supervisor]) if supervisor is not None and not left and not is_over() else []
     return Ending(ended, (*map(_described, left), *(f"{_described(one)}, the supervisor" for one in stuck)), was_killed)
 
@@ -194,7 +186,7 @@ def stop_job(records: Records, timeout_s: float) -> Ending:
         raise NbtoolsError(f"{run.id} belongs to {owner}; only they can stop it")
     slurm.forget()
     number = (read_json(run.slurm) or {}).get("job_id")
-    if listed_jobs(records) is None:
+    if slurm.own_jobs() is None:
         raise NbtoolsError(f"{run.id}: squeue does not answer here; try again, or run scancel {number} where it does")
     job = job_of(records)
     if job is None:
@@ -204,19 +196,19 @@ def stop_job(records: Records, timeout_s: float) -> Ending:
     num_ranks = len(read_heartbeats(run))
     # The supervisor cannot see who sent a signal: without the mark, one close to the time limit means the time limit.
     write_json(run.stop_mark, {"host": socket.gethostname(), "pid": os.getpid(), "time": time.time()})
-    cluster, was_killed = cluster_of(records), False
+    was_killed = False
     if not is_waiting(job):
-        error = slurm.cancel(job.id, cluster, by_sigterm=True)
+        error = slurm.cancel(job.id, by_sigterm=True)
         was_killed = error is None and not _has_ended(records, timeout_s)
     if was_killed or is_waiting(job):
-        error = slurm.cancel(job.id, cluster)
+        error = slurm.cancel(job.id)
     if error:
         raise NbtoolsError(f"{run.id}: job {job.id} cannot be stopped: {error}")
     if not _has_ended(records, _CANCELLED_WITHIN_S):
-        return Ending({}, (f"job {job.id}",), was_killed)
+        return Ending(plural(0, "rank"), (f"job {job.id}",), was_killed)
     if not run.exit.exists():
         record_stop(run, why="stopped")  # the job ended before its supervisor could write this
-    return Ending({RANK: num_ranks} if num_ranks else {}, (), was_killed)
+    return Ending(plural(num_ranks, "rank"), (), was_killed)
 
 
 def _has_ended(records: Records, within_s: float) -> bool:
@@ -226,7 +218,7 @@ def _has_ended(records: Records, within_s: float) -> bool:
         if records.files.exit.exists():
             return True
         job = job_of(records)
-        return listed_jobs(records) is not None and (job is None or has_ended(job))
+        return slurm.own_jobs() is not None and (job is None or has_ended(job))
 
     return processes.happens_within(is_over, within_s)
 

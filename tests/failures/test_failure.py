@@ -608,37 +608,6 @@ def test_torchrun_what_happened_to_one_of_two_real_ranks_is_told_in_words(
     eventually(lambda: not members(run.files))
 
 
-LOADS = """\
-import torch
-from torch.utils.data import DataLoader, Dataset
-
-class Samples(Dataset):
-    def __len__(self):
-        return 10_000
-
-    def __getitem__(self, index):
-        if index == 17:
-            raise ValueError("bad sample 17")
-        return torch.zeros(4)
-
-for batch in DataLoader(Samples(), 4, num_workers=2):
-    pass
-"""
-
-
-@pytest.mark.promise("fault-25")
-@pytest.mark.slow
-def test_the_cause_in_a_loader_worker_is_shown_and_no_worker_is_left(supervised: Start, project: Project) -> None:
-    script = project.scripts / "loads.py"
-    script.write_text(LOADS)
-    run = supervised(*agent(script, nproc=1))
-    found = failed(run)
-    assert found.message.startswith("raised in a DataLoader worker (ValueError: bad sample 17)")
-    assert re.match(r"scripts/loads.py:\d+ in __getitem__: raise ValueError", found.where or "")
-    assert "num_workers" in (found.advice or "")
-    eventually(lambda: not members(run.files))
-
-
 def test_a_script_that_was_started_by_hand_tells_the_same_of_its_own_end(run: RunDir) -> None:
     from nbtools.training.process.device import failure_of
 

@@ -2,6 +2,7 @@
 
 import re
 import signal
+import tomllib
 from dataclasses import asdict
 from pathlib import Path
 
@@ -11,125 +12,9 @@ from nbtools.failures import known_errors
 from nbtools.failures.evidence import error_line, last_output
 from nbtools.failures.known_errors import HostMemory, cause_of, host_memory, lack_of_memory
 
-# As torch 2.13, Python 3.11 and the kernel said it.
+SEEN = tomllib.loads(Path(__file__).with_name("known_errors_seen.toml").read_text(encoding="utf-8"))["seen"]
 GLOO = "RuntimeError: [/pytorch/third_party/gloo/gloo/transport/tcp/"
-NCCL = "torch.distributed.DistBackendError: NCCL error in: /pytorch/torch/csrc/distributed/c10d/NCCLUtils.hpp:268, "
-DUPLICATE = (
-    NCCL + "invalid usage (run with NCCL_DEBUG=WARN for details), NCCL version 2.20.5\n"
-    "ncclInvalidUsage: This usually reflects invalid usage of NCCL library.\n"
-    "Last error:\nDuplicate GPU detected : rank 1 and rank 0 both on CUDA device 10\n"
-)
-SAID = {
-    "the GPU ran out of memory": [
-        "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of …",
-        "RuntimeError: CUDA error: out of memory",
-        "RuntimeError: CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`",
-        error_line(
-            NCCL + "unhandled cuda error (run with NCCL_DEBUG=INFO for details), NCCL version 2.21.5\n"
-            "ncclUnhandledCudaError: Call to CUDA function failed.\nLast error:\nCuda failure 2 'out of memory'"
-        ),
-        "include/alloc.h:178 NCCL WARN Cuda failure 'out of memory'",
-    ],
-    "the process could get no more memory": [
-        "MemoryError",
-        "RuntimeError: [enforce fail at alloc_cpu.cpp:127] err == 0. DefaultCPUAllocator: can't allocate memory: you "
-        "tried to allocate 17179869184 bytes. Error code 12 (Cannot allocate memory)",
-        "numpy._core._exceptions._ArrayMemoryError: Unable to allocate 32.0 GiB for an array",
-        "OSError: [Errno 12] Cannot allocate memory",
-        "MemoryError: Caught MemoryError in DataLoader worker process 0.",
-        "terminate called after throwing an instance of 'std::bad_alloc'",
-    ],
-    "too many files are open": [
-        "OSError: [Errno 24] Too many open files: '/dev/shm/torch_1'",
-        "RuntimeError: received 0 items of ancdata",
-    ],
-    "shared memory (/dev/shm) ran out": [
-        "RuntimeError: DataLoader worker (pid 8228) is killed by signal: Bus error. It is possible that dataloader's "
-        "workers are out of shared memory. Please try to raise your shared memory limit.",
-        "RuntimeError: unable to open shared memory object </torch_1_2> in read-write mode: No space left on device",
-        "RuntimeError: unable to write to file </torch_9895_1984721229_0>: No space left on device (28)",
-        "OSError: [Errno 28] No space left on device: '/dev/shm/pym-9895-x'",
-        "ERROR: Unexpected bus error encountered in worker. This might be caused by insufficient shared memory (shm).",
-    ],
-    "the disk is full": ["OSError: [Errno 28] No space left on device: '/scratch/x'"],
-    "the disk quota is used up": ["OSError: [Errno 122] Disk quota exceeded"],
-    "the limit of file size was reached": [
-        "OSError: [Errno 27] File too large",
-        "safetensors_rust.SafetensorError: Error while serializing: I/O error: File too large (os error 27)",
-    ],
-    "a file could not be written whole": [
-        "RuntimeError: [enforce fail at inline_container.cc:672] . unexpected pos 704 vs 598",
-        "OSError: 100000 requested and 496 written",
-    ],
-    "the file system is read-only": ["OSError: [Errno 30] Read-only file system: '/scratch/x'"],
-    "a DataLoader worker died": [
-        "RuntimeError: DataLoader worker (pid 8210) is killed by signal: Killed. ",
-        "RuntimeError: DataLoader worker (pid(s) 8228) exited unexpectedly",
-    ],
-    "raised in a DataLoader worker": ["ValueError: Caught ValueError in DataLoader worker process 0."],
-    "waited too long for another rank": [
-        GLOO + "unbound_buffer.cc:78] Timed out waiting 600000ms for recv operation to complete",
-        "[Rank 0] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=5, OpType=ALLREDUCE, NumelIn=4, "
-        "NumelOut=4, Timeout(ms)=600000) ran for 600028 milliseconds before timing out.",
-        "torch.distributed.DistStoreError: wait timeout after 600000ms, keys: /0//cpu//0/1",
-    ],
-    "the rendezvous of the run's machines failed": [
-        "torch.distributed.DistStoreError: Timed out after 3601 seconds waiting for clients. 1/2 clients joined.",
-        "torch.distributed.DistNetworkError: The client socket has timed out after 60000ms while trying to connect to "
-        "(10.0.0.1, 29500).",
-    ],
-    "an index was out of range on the GPU (device-side assert)": [
-        "torch.AcceleratorError: CUDA error: device-side assert triggered"
-    ],
-    "this build of torch has no code for this GPU": [
-        "RuntimeError: CUDA error: no kernel image is available for execution on the device"
-    ],
-    "a GPU is requested, and the processes have none": [
-        "AssertionError: Torch not compiled with CUDA enabled",
-        "RuntimeError: No CUDA GPUs are available",
-        "RuntimeError: Found no NVIDIA driver on your system. Please check that you have an NVIDIA GPU and installed …",
-        "RuntimeError: Attempting to deserialize object on a CUDA device but torch.cuda.is_available() is False. If …",
-    ],
-    "the program asks for input, and a run in the background has no keyboard": ["EOFError: EOF when reading a line"],
-    "the program needs a terminal, and a run in the background has none": [
-        "OSError: [Errno 25] Inappropriate ioctl for device",
-        "OSError: [Errno 6] No such device or address: '/dev/tty'",
-        "_curses.error: setupterm: could not find terminal",
-    ],
-    "a file of a package was started as a program of its own": [
-        "ImportError: attempted relative import with no known parent package"
-    ],
-    "a file is missing": ["FileNotFoundError: [Errno 2] No such file or directory: 'data/train.csv'"],
-    "a package is missing": ["ModuleNotFoundError: No module named 'flash_attn'"],
-    "two ranks use the same GPU": [error_line(DUPLICATE)],
-    "no network port is free: all local ports are used up": [
-        "torch.distributed.DistNetworkError: The server socket has failed to listen on any local network address. "
-        "port: 0, useIpv6: false, code: -98, name: EADDRINUSE, message: address already in use"
-    ],
-    'the script has no if __name__ == "__main__":, and a process that it started ran the script again': [
-        "An attempt has been made to start a new process before the\n        current process has finished its"
-    ],
-    "a network port is taken": [
-        "torch.distributed.DistNetworkError: The server socket has failed to listen on any local network address. "
-        "port: 29500, useIpv6: false, code: -98, name: EADDRINUSE, message: address already in use",
-        "OSError: [Errno 98] Address already in use",
-    ],
-    "the script had ended, but a thread of a collective still ran when Python ended": [
-        "step 1200/1200 loss 0.2\nterminate called without an active exception\nFatal Python error: Aborted\n\n"
-        "Thread 0x00007f1baec78b80 (most recent call first):\n  <no Python frame>\n\nExtension modules: numpy._core …"
-    ],
-    "another rank was lost": [
-        GLOO + "pair.cc:553] Connection closed by peer [127.0.0.1]:48812. This is typically caused by a remote worker "
-        "crashing. Check the logs of the remote worker before reporting an error.",
-        GLOO + "pair.cc:544] Read error [127.0.0.1]:48812: Connection reset by peer",
-        GLOO + "pair.cc:547] writev [127.0.0.1]:48812: Broken pipe",
-        NCCL + "remote process exited or there was a network error, NCCL version 2.21.5",
-        error_line(
-            NCCL + "internal error, NCCL version 2.14.3\nncclInternalError: Internal check failed.\nLast error:\n"
-            "Net : Connection closed by remote peer user<50260>\n"
-        ),
-    ],
-}
+DUPLICATE: str = next(error for row in SEEN for error in row["errors"] if "Duplicate GPU detected" in error)
 
 
 OF_A_GPU = (
@@ -150,8 +35,9 @@ def test_the_message_of_a_full_gpu_ends_with_what_was_free() -> None:
 
 
 @pytest.mark.promise("guide-L10", "guide-A11", "guide-O11", "guide-M11", "guide-G11")
-@pytest.mark.parametrize(("words", "said"), [(words, said) for words, texts in SAID.items() for said in texts])
+@pytest.mark.parametrize(("words", "said"), [(row["words"], said) for row in SEEN for said in row["errors"]])
 def test_a_known_error_is_told_apart_in_words_with_what_to_do(words: str, said: str) -> None:
+    said = error_line(said) if "NCCL error" in said else said
     cause = cause_of(said)
     assert cause is not None
     assert cause.words == words
@@ -160,7 +46,7 @@ def test_a_known_error_is_told_apart_in_words_with_what_to_do(words: str, said: 
 
 
 def test_every_row_of_the_table_is_reached_by_an_error_that_was_seen() -> None:
-    assert {cause.words for cause in known_errors.causes()} == set(SAID)
+    assert {cause.words for cause in known_errors.causes()} == {row["words"] for row in SEEN}
 
 
 def test_nccl_s_reason_is_part_of_the_one_line_that_is_shown() -> None:

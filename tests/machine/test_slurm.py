@@ -6,6 +6,7 @@ import subprocess
 import sys
 import threading
 import time
+import tomllib
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -21,6 +22,8 @@ from nbtools.rundir.json_files import write_json
 from nbtools.rundir.rundir import RunDir
 
 from slurm_cluster import SlurmCluster
+
+SEEN = tomllib.loads(Path(__file__).with_name("slurm_seen.toml").read_text(encoding="utf-8"))
 
 
 @pytest.fixture
@@ -50,8 +53,8 @@ def num_calls(monkeypatch: MonkeyPatch) -> list[float]:
 @pytest.mark.needs("slurm")
 def test_a_job_is_listed_from_its_submission_to_its_end(slurm_cluster: SlurmCluster, script: Path) -> None:
     earlier = slurm.own_jobs()
-    number, cluster = slurm.submit(script, os.environ)
-    assert earlier is not None and number not in earlier and cluster is None
+    number = slurm.submit(script, os.environ)
+    assert earlier is not None and number not in earlier
     pending = (slurm.own_jobs() or {})[number]
     assert (pending.state, pending.reason, pending.name) == ("PENDING", "JobHeldUser", "a|b c")
     assert reason_in_words(pending) == f"held by its user: `scontrol release {number}` lets it start"
@@ -73,7 +76,7 @@ def test_a_jobs_options_win_over_a_shell(slurm_cluster: SlurmCluster, tmp_path: 
     )
     around = {"SBATCH_PARTITION": "high", "SBATCH_WAIT": "1", "SBATCH_CONSTRAINT": "new", "SBATCH_ARRAY_INX": "0-9"}
     leaking = {"SLURM_CPUS_PER_TASK": "77", "SLURM_MEM_PER_CPU": "5", "SLURM_JOB_ID": "1", "OF_THE_USER": "yes"}
-    number, _ = slurm.submit(script, {**os.environ, **around, **leaking})
+    number = slurm.submit(script, {**os.environ, **around, **leaking})
     slurm_cluster.wait_until(number, "COMPLETED")
     told = dict(line.partition("=")[::2] for line in seen.read_text().splitlines())
     assert (told["SLURM_JOB_PARTITION"], told["SLURM_JOB_NODELIST"], told["OF_THE_USER"]) == ("low", "n2", "yes")
@@ -132,7 +135,7 @@ def test_reasons_that_a_real_slurm_gives_are_told_in_words(slurm_cluster: SlurmC
 def test_the_last_answer_stays_while_the_controller_is_down(
     slurm_cluster: SlurmCluster, script: Path, monkeypatch: MonkeyPatch
 ) -> None:
-    number, _ = slurm.submit(script, os.environ)
+    number = slurm.submit(script, os.environ)
     before = slurm.own_jobs()
     assert before is not None and number in before and slurm.silence() is None
     slurm_cluster.kill("slurmctld", signal.SIGTERM)
@@ -151,7 +154,7 @@ def test_the_last_answer_stays_while_the_controller_is_down(
     monkeypatch.setattr(slurm, "_WAITS_S", 0)
     slurm.forget()
     assert number in (slurm.own_jobs() or {}), "no caller waits for a call that hangs"
-    call = slurm._queues[None].call
+    call = slurm._queue.call
     assert call is not None and call.is_alive()
     os.kill(slurm_cluster.pid("slurmctld"), signal.SIGCONT)
     call.join()
@@ -161,7 +164,7 @@ def test_the_last_answer_stays_while_the_controller_is_down(
 @pytest.mark.needs("slurm")
 def test_a_wrong_slurm_conf_is_told(slurm_cluster: SlurmCluster, monkeypatch: MonkeyPatch, script: Path) -> None:
     monkeypatch.setenv("SLURM_CONF", str(script.parent / "missing.conf"))
-    monkeypatch.setattr(slurm, "_queues", {})
+    monkeypatch.setattr(slurm, "_queue", slurm._Queue())
     assert slurm.own_jobs() is None and "missing.conf" in str(slurm.silence())
     with pytest.raises(LaunchError, match=r"missing\.conf"):
         slurm.submit(script, os.environ)
@@ -197,7 +200,7 @@ def fake_squeue(tmp_path: Path, monkeypatch: MonkeyPatch) -> Path:
     (folder / "squeue").write_text(f'#!/bin/sh\nexec cat "{folder}/answer"\n')
     (folder / "squeue").chmod(0o755)
     monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
-    monkeypatch.setattr(slurm, "_queues", {})
+    monkeypatch.setattr(slurm, "_queue", slurm._Queue())
     return folder / "answer"
 
 
@@ -235,7 +238,7 @@ def test_an_answer_from_before_a_submission_does_not_count(fake_squeue: Path, mo
     fake_squeue.write_text(LINE.format(number=1))
     monkeypatch.setattr(slurm, "_WAITS_FIRST_S", 0)
     assert slurm.own_jobs() is None
-    old = slurm._queues[None].call
+    old = slurm._queue.call
     began.write_text("")
     slurm.forget()
     (fake_squeue.parent / "new").write_text(f'#!/bin/sh\nexec cat "{fake_squeue}.new"\n')
@@ -266,32 +269,6 @@ def test_a_preflights_line_ends_no_job(fake_squeue: Path, tmp_path: Path, printe
     assert f"{run.job_log} {words}" in end_in_words(Records(run))
 
 
-RECORDED = """\
-case "${0##*/} $*" in
-"sbatch --parsable "*) echo "4;b" ;;
-*--clusters=zz*) echo "squeue: error: No cluster 'zz' known by database." >&2; exit 1 ;;
-"squeue --clusters=b -h "*) echo "4|RUNNING|None|1795418860|1795505260|b1|1|2026-11-23_072740_say" ;;
-"squeue -h "*) echo "1|PENDING|JobHeldUser|N/A|N/A||1|wrap" ;;
-"scancel --clusters=b 4") ;;
-*) echo "not recorded: $0 $*" >&2; exit 2 ;;
-esac
-"""
-"""Answers of two real clusters, `a`, which the machine belongs to, and `b`, joined by slurmdbd 22.05.8."""
-
-
-def test_a_job_on_another_cluster_is_cancelled_there(fake_squeue: Path, script: Path, monkeypatch: MonkeyPatch) -> None:
-    for name in ("squeue", "sbatch", "scancel"):
-        (fake_squeue.parent / name).write_text(f"#!/bin/bash\n{RECORDED}")
-        (fake_squeue.parent / name).chmod(0o755)
-    monkeypatch.setenv("SLURM_CLUSTERS", "b")
-    number, cluster = slurm.submit(script, os.environ)
-    assert (number, cluster) == (4, "b")
-    assert [job.nodes for job in (slurm.own_jobs(cluster) or {}).values()] == ["b1"]
-    assert list(slurm.own_jobs() or {}) == [1]
-    assert slurm.cancel(number, cluster) is None and "not recorded" in str(slurm.cancel(number))
-    assert slurm.own_jobs("zz") is None and "No cluster 'zz' known" in str(slurm.silence("zz"))
-
-
 def test_lines_of_another_form_are_left() -> None:
     good = LINE.format(number=7)
     forged = ["", "CLUSTER: two", "7|RUNNING", "-1|RUNNING|None|1|2|n1|1|x", "٣|RUNNING|None|1|2|n1|1|x"]
@@ -308,34 +285,7 @@ def test_an_endless_answer_is_cut(fake_squeue: Path, monkeypatch: MonkeyPatch) -
     assert list(slurm.own_jobs() or {}) == [1]
 
 
-# The fields that are read are printed by the same lines of code in Slurm's sources 22.05.8 and 24.11.6; the sentences
-# are format strings of the latter's slurmctld (node_scheduler.c, job_mgr.c, partition_mgr.c).
-@pytest.mark.parametrize(
-    ("reason", "said"),
-    [
-        ("Priority", "waits for jobs of higher priority"),
-        ("QOSMaxJobsPerUserLimit", "qos has reached its limit of running jobs; waits until other jobs end"),
-        ("QOSMaxGRESPerUser", "qos has reached its limit of GPUs; waits until other jobs end"),
-        ("AssocGrpCpuLimit", "account has reached its limit of CPU cores; waits until other jobs end"),
-        ("AssocGrpGRESRunMinutes", "account has reached its limit of minutes of GPUs; waits until other jobs end"),
-        ("QOSMaxWallDurationPerJobLimit", "asks for more time than qos allows one job: it never starts; cancel it"),
-        ("AssocMaxGRESPerJob", "asks for more GPUs than account allows one job: it never starts; cancel it"),
-        ("QOSMinGRES", "asks for less than the least GPUs of qos: it never starts; cancel it"),
-        ("MaxCpuPerAccount", "account within its qos has reached its limit of CPU cores; waits until other jobs end"),
-        ("ReqNodeNotAvail, UnavailableNodes:gpu[03-04],gpu7", "a node that it needs is not available: gpu[03-04],gpu7"),
-        ("ReqNodeNotAvail, May be reserved for other job", "a node that it needs may be reserved for another job"),
-        ("ReqNodeNotAvail, Reserved for maintenance", "a node that it needs is reserved for maintenance"),
-        (
-            "Nodes required for job are DOWN, DRAINED or reserved for jobs in higher priority partitions",
-            "nodes that it needs are down, drained or reserved",
-        ),
-        ("launch failed requeued held", "held, as a node could not start it: `scontrol release 7` lets it start"),
-        ("launch_failed_requeued_held", "held, as a node could not start it: `scontrol release 7` lets it start"),
-        ("job requeued in held state", "held after a requeue: `scontrol release 7` lets it start"),
-        ("Reservation x was deleted", "Reservation x was deleted"),
-        ("SomethingNew{id.__class__}", "SomethingNew(id.  class  )"),
-    ],
-)
+@pytest.mark.parametrize(("reason", "said"), SEEN["reasons"].items())
 def test_reasons_in_words(reason: str, said: str) -> None:
     assert reason_in_words(Job(7, "PENDING", reason, None, None, "", 1, "x")) == said
     ending = "is ending: Slurm waits for its last processes"
@@ -364,36 +314,9 @@ def test_the_expected_start_is_told_in_local_hours(monkeypatch: MonkeyPatch, in_
     time.tzset()
 
 
-POLICY = (
-    "Batch job submission failed: Job violates accounting/QOS policy (job submit limit, user's size and/or time limits)"
-)
-
-
-# What sites print: the first three in public issues (autosubmit 2854, hpcfund 45, juicer 143), others of slurm_errno.c.
-@pytest.mark.parametrize(
-    ("text", "name"),
-    [
-        (f"QOSMaxWallDurationPerJobLimit; {POLICY}", "time_limit"),
-        (f"--> error: requested timelimit exceeds max of 24 hours; {POLICY}", "time_limit"),
-        ("Batch job submission failed: Requested time limit is invalid (missing or exceeds some limit)", "time_limit"),
-        (f"QOSMaxGRESPerJob; {POLICY}", "gpus_per_node"),
-        (POLICY, None),
-        ("Invalid --time specification", "time_limit"),
-        ("Invalid --mem specification", "mem"),
-        ('"x" is not a valid node count', "nnodes"),
-        ("Invalid generic resource (gres) specification", "gpus_per_node"),
-        ("Batch job submission failed: Invalid account or account/partition combination specified", "account"),
-        ("Batch job submission failed: Invalid qos specification", "qos"),
-        ("Batch job submission failed: User's group not permitted to use this partition", "partition"),
-        ("Batch job submission failed: Node count specification invalid", "nnodes"),
-        ("Batch job submission failed: CPU count specification invalid", "cpus_per_task"),
-        ("Batch job submission failed: Required partition not available (inactive or drain)", "partition"),
-        ("Please give your project with an account", "account"),
-        ("Unable to contact slurm controller (connect failure)", None),
-    ],
-)
-def test_refusals_name_the_field(text: str, name: str | None) -> None:
-    assert refusal(text) == (name, text)
+@pytest.mark.parametrize(("text", "name"), [(said, name) for name, texts in SEEN["refusals"].items() for said in texts])
+def test_refusals_name_the_field(text: str, name: str) -> None:
+    assert refusal(text) == (name or None, text)
 
 
 def test_without_an_answer_of_sinfo_it_is_unknown_what_the_nodes_see(monkeypatch: MonkeyPatch) -> None:

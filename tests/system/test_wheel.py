@@ -77,7 +77,7 @@ def nbtools(wheel: Path, tmp_path: Path, monkeypatch: MonkeyPatch) -> Command:
 def test_the_wheel_holds_the_package_and_nothing_else(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         names = {name for name in archive.namelist() if ".dist-info/" not in name}
-    kinds = {".py", ".pyi", ".js", ".css", ".html", ".csv", ".json", ".toml", ".yaml"}
+    kinds = {".py", ".pyi", ".js", ".css", ".html", ".csv", ".json", ".toml", ".yaml", ".sh", ".txt"}
     sources = {path for path in (ROOT / "nbtools").rglob("*") if path.suffix in kinds or path.name == "py.typed"}
     assert names == {path.relative_to(ROOT).as_posix() for path in sources}
 

@@ -402,17 +402,11 @@ class _Bin(contextlib.ExitStack):
         self._folder: int | None = None
 
     def take(self, item: Item) -> None:
-        """Move an item into the folder, or delete it where it cannot be moved; OSError if another has its place."""
+        """Move an item into the folder; OSError if that is impossible, or another has its place."""
         with open_folder(self._runs, *item.path.parent.relative_to(self._runs).parts) as parent:
             _check(item, item.path.name, parent)
             name = str(len(self._names))
-            try:
-                os.rename(item.path.name, name, src_dir_fd=parent, dst_dir_fd=self._descriptor())
-            except OSError as error:
-                if error.errno != errno.EXDEV:
-                    raise
-                _delete(item.path.name, parent)  # in a lower layer of overlayfs
-                return
+            os.rename(item.path.name, name, src_dir_fd=parent, dst_dir_fd=self._descriptor())
             try:
                 _check(item, name, self._descriptor())
             except OSError:
@@ -422,8 +416,7 @@ class _Bin(contextlib.ExitStack):
 
     def delete(self, item: Item) -> None:
         """Delete an item that was moved here; OSError if a part of it cannot be deleted."""
-        if item in self._names:
-            _delete(self._names[item], self._descriptor())
+        _delete(self._names[item], self._descriptor())
 
     def _descriptor(self) -> int:
         if self._folder is None:

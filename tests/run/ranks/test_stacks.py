@@ -15,7 +15,7 @@ from fixture_types import MonkeyPatch, Start
 from launched import PROGRAMS, agent, at_step, python
 from waiting import eventually
 
-from nbtools.machine.processes import kinds_of, living, members, ranks_among
+from nbtools.machine.processes import living, members, ranks_among
 from nbtools.project import Project
 from nbtools.run.ranks import stacks
 from nbtools.run.ranks.stacks import take_stacks
@@ -120,31 +120,6 @@ def test_a_heartbeat_of_an_older_nbtools_is_read() -> None:
     for more in ({"nth": "x"}, {"stacks_signal": -1}, {"start_time": []}, {"boot_id": None}):
         assert RankHeartbeat.from_json({**plain, **more}) == beat
     assert RankHeartbeat.from_json({**plain, "step": None}) is None
-
-
-# --- processes apart ------------------------------------------------------------------------------
-
-
-def test_the_processes_of_a_run_are_told_apart(supervised: Start, tmp_path: Path) -> None:
-    program = tmp_path / "starts_another.py"
-    program.write_text(
-        "import os, subprocess, sys, time\n"
-        "if os.fork() == 0:\n    time.sleep(600)\n"
-        "subprocess.run([sys.executable, '-c', 'import time; time.sleep(600)'])\n"
-    )
-    run = supervised(*agent(program))
-    expected = [*["agent"] * 2, *["loader worker"] * 2, *["process"] * 2, *["rank"] * 2]  # the supervisor is above, too
-
-    def kinds() -> dict[psutil.Process, str]:
-        found = members(run.files)
-        return kinds_of(found, ranks_among(found).values())
-
-    eventually(lambda: sorted(kinds().values()) == expected)
-    ranks = ranks_among(members(run.files))
-    assert sorted(ranks) == [0, 1]
-    assert {rank: process.environ()["RANK"] for rank, process in ranks.items()} == {0: "0", 1: "1"}
-    assert {process for process, kind in kinds().items() if kind == "rank"} == set(ranks.values())
-    assert all(kinds()[psutil.Process(rank.ppid())] == "agent" for rank in ranks.values())
 
 
 # --- stacks ---------------------------------------------------------------------------------------
