@@ -74,7 +74,7 @@ def prepare_job(run: RunDir) -> dict[str, str]:
         raise LaunchError(f"{run.id}: has ended; nothing is left to do")
     known = read_json(run.slurm)
     if known is None:  # the client was killed between the submission and its record
-        write_json(run.slurm, {"job_id": number, "time": time.time()})
+        write_json(run.slurm, {"job_id": number, "cluster": None, "time": time.time()})
     elif whole(known.get("job_id")) != number:
         raise LaunchError(f"{run.id}: is job {known.get('job_id')}, and this is job {number}; launch or resume the run")
     try:

@@ -259,10 +259,14 @@ def _submit(run: RunDir, checked: Preflight, resumed_from: Mapping[str, Any] | N
     write_file(run.job_script, job_script(run, checked.launch, checked.cwd, awaited).encode())
     environment = job_environment(child_environment(os.environ, _environment(run, checked)))
     try:
-        number = slurm.submit(run.job_script, environment)
+        number, cluster = slurm.submit(run.job_script, environment)
     except LaunchError as error:
         raise refused(error, checked.launch) from None
-    write_json(run.slurm, {"job_id": number, "time": time.time()})
+    _record_job(run, number, cluster)
+
+
+def _record_job(run: RunDir, number: int, cluster: str | None) -> None:
+    write_json(run.slurm, {"job_id": number, "cluster": cluster, "time": time.time()})
 
 
 def run_of_job(script: Path) -> RunDir:
@@ -282,7 +286,7 @@ def run_of_job(script: Path) -> RunDir:
             if (read_json(RunDir(path).slurm) or {}).get("job_id") == number:
                 return RunDir(path.resolve())
     run = create_run(checked)
-    write_json(run.slurm, {"job_id": number, "time": time.time()})
+    _record_job(run, number, os.environ.get("SLURM_CLUSTER_NAME"))
     output = Path("/proc/self/fd/1").resolve()
     with contextlib.suppress(OSError):  # on another disk
         if output.is_file():

@@ -79,7 +79,7 @@ def parse_jobs(text: str) -> dict[int, Job]:
 
 @dataclass
 class _Queue:
-    """The last answer of squeue."""
+    """The last answer of squeue on the jobs of a cluster."""
 
     jobs: dict[int, Job] | None = None
     answered_at: float | None = None
@@ -96,20 +96,20 @@ class _Queue:
     lock: threading.Lock = field(default_factory=threading.Lock)
 
 
-_queue = _Queue()
+_queues: dict[str | None, _Queue] = {}
 
 
-def own_jobs() -> dict[int, Job] | None:
+def own_jobs(cluster: str | None = None) -> dict[int, Job] | None:
     """Return this user's pending, running and recently ended jobs by id; None if squeue has never answered.
 
     All callers of a process share one call of squeue per `POLL_EVERY_S`, and fewer while it fails: then they get its
     last answer, and `silence` says so.
     """
-    queue = _queue
+    queue = _queues.setdefault(cluster, _Queue())
     with queue.lock:
         if queue.call is None and time.monotonic() >= queue.next_at:
             queue.began_at = time.monotonic()
-            queue.call = threading.Thread(target=_ask, args=(queue,), name="squeue", daemon=True)
+            queue.call = threading.Thread(target=_ask, args=(queue, cluster), name="squeue", daemon=True)
             queue.call.start()
         call = queue.call
         waits_until = queue.began_at + (_WAITS_FIRST_S if queue.answered_at is None else _WAITS_S)
@@ -118,9 +118,9 @@ def own_jobs() -> dict[int, Job] | None:
     return queue.jobs
 
 
-def _ask(queue: _Queue) -> None:
+def _ask(queue: _Queue, cluster: str | None) -> None:
     variables = {name: value for name, value in os.environ.items() if not name.startswith("SQUEUE_")}  # filters
-    command = ("squeue", "-h", "-u", str(os.geteuid()), "-t", "all", "-o", _FIELDS)
+    command = ("squeue", *_on(cluster), "-h", "-u", str(os.geteuid()), "-t", "all", "-o", _FIELDS)
     answer = _called(*command, environment=variables)
     with queue.lock:
         if queue.call is not threading.current_thread():
@@ -133,10 +133,10 @@ def _ask(queue: _Queue) -> None:
         queue.call = None
 
 
-def silence() -> str | None:
+def silence(cluster: str | None = None) -> str | None:
     """Return since when squeue has not answered, and its error; None while it answers."""
-    queue = _queue
-    if not queue.error:
+    queue = _queues.get(cluster)
+    if queue is None or not queue.error:
         return None
     since = "yet" if queue.answered_at is None else f"for {duration(time.time() - queue.answered_at)}"
     return f"squeue has not answered {since}: {queue.error}"
@@ -144,25 +144,26 @@ def silence() -> str | None:
 
 def forget() -> None:
     """Have the next `own_jobs` ask squeue; for after a submission or a cancel."""
-    with _queue.lock:
-        _queue.next_at, _queue.num_errors, _queue.call = -math.inf, 0, None
+    for queue in list(_queues.values()):
+        with queue.lock:
+            queue.next_at, queue.num_errors, queue.call = -math.inf, 0, None
 
 
 # --- other commands ---------------------------------------------------------------------------------
 
 
-def submit(script: Path, environment: Mapping[str, str]) -> int:
-    """Submit a job script and return the job's id.
+def submit(script: Path, environment: Mapping[str, str]) -> tuple[int, str | None]:
+    """Submit a job script and return the job's id, and its cluster where Slurm names one.
 
     Raises:
         LaunchError: the site's refusal, in its words.
     """
     answer = _sbatch(script, "--parsable", environment=environment).output.strip()
     forget()
-    number = answer.partition(";")[0]  # JOB;CLUSTER on a site with several clusters
+    number, _, cluster = answer.partition(";")  # JOB;CLUSTER on a site with several clusters
     if not _is_number(number):
         raise LaunchError(f"sbatch: answered {answer[:200]!r} instead of the id of a job; see squeue --me")
-    return int(number)
+    return int(number), cluster or None
 
 
 def expected_start(script: Path, environment: Mapping[str, str]) -> str:
@@ -176,13 +177,13 @@ def expected_start(script: Path, environment: Mapping[str, str]) -> str:
     return re.sub(r"(?<=to start at )\d+", lambda found: clock_time(float(found[0])), text)
 
 
-def cancel(job_id: int, *, by_sigterm: bool = False) -> str | None:
+def cancel(job_id: int, cluster: str | None = None, *, by_sigterm: bool = False) -> str | None:
     """Cancel a job of this user and return Slurm's error; a job that has already ended is not an error.
 
     `by_sigterm` only sends a SIGTERM to the batch script of a running job.
     """
     options = ("--batch", "--signal=TERM") if by_sigterm else ()
-    answer = _called("scancel", *options, str(job_id))
+    answer = _called("scancel", *_on(cluster), *options, str(job_id))
     forget()
     failed = answer.returncode != 0 and not re.search("already complet|invalid job id", answer.error, re.IGNORECASE)
     return answer.error if failed else None
@@ -203,6 +204,12 @@ def settings() -> dict[str, str]:
     """Return the cluster's configuration, such as ClusterName and PreemptMode; empty if scontrol fails."""
     lines = (line.partition("=") for line in (control("show", "config") or "").splitlines())
     return {name.strip(): value.strip() for name, sign, value in lines if sign}
+
+
+@functools.cache
+def own_cluster() -> str | None:
+    """Return the name of the default cluster of the Slurm commands; None if scontrol fails."""
+    return os.environ.get("SLURM_CLUSTERS") or settings().get("ClusterName")
 
 
 def is_one_machine() -> bool | None:
@@ -255,6 +262,10 @@ def _options_of(script: Path) -> Sequence[str]:
 def _without_prefixes(text: str) -> str:
     lines = (re.sub(r"^(s\w+: )?(error: |fatal: )?", "", line.strip()) for line in text.splitlines())
     return "; ".join(dict.fromkeys(line for line in lines if line))
+
+
+def _on(cluster: str | None) -> Sequence[str]:
+    return () if cluster is None else (f"--clusters={cluster}",)
 
 
 def _called(

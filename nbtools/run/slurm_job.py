@@ -38,13 +38,24 @@ def job_of(records: Records) -> slurm.Job | None:
     """Return the pending, running or recently ended job of a run of this user; None without one, or without Slurm."""
     if not runs_on_slurm(records) or foreign_owner(records.files.path) or _is_copy(records):
         return None
-    jobs = slurm.own_jobs() or {}
+    jobs = listed_jobs(records) or {}
     number = whole((read_json(records.files.slurm) or {}).get("job_id"))
     if number is not None:
         job = jobs.get(number)
         return job if job is not None and job.name == records.files.id else None
     # The client was killed between the submission and its record.
     return next((job for job in jobs.values() if job.name == records.files.id), None)
+
+
+def listed_jobs(records: Records) -> dict[int, slurm.Job] | None:
+    """Return this user's jobs on the cluster of a run; None if squeue has never answered."""
+    return slurm.own_jobs(cluster_of(records))
+
+
+def cluster_of(records: Records) -> str | None:
+    """Return the name of a run's cluster; None where Slurm has named none, and for that of this machine."""
+    cluster = (read_json(records.files.slurm) or {}).get("cluster")
+    return cluster if isinstance(cluster, str) and slurm.own_cluster() not in (None, cluster) else None
 
 
 def time_left_s(records: Records) -> float | None:
@@ -101,7 +112,7 @@ def in_job(records: Records) -> bool:
 
     Without an answer of squeue, as for another user's run, the age of the newest file decides.
     """
-    if foreign_owner(records.files.path) or slurm.own_jobs() is None:
+    if foreign_owner(records.files.path) or listed_jobs(records) is None:
         return records.process is None or not is_silent(records.files)
     if (job := job_of(records)) is not None:
         return not has_ended(job)

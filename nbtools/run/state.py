@@ -11,7 +11,7 @@ from nbtools.machine import gpu_queue, slurm
 from nbtools.machine.processes import members
 from nbtools.run.checkpoints import checkpoints_in
 from nbtools.run.records import Records, mapping_at
-from nbtools.run.slurm_job import CANCELLED, in_job, is_active, is_waiting, job_of, runs_on_slurm, why_ended
+from nbtools.run.slurm_job import CANCELLED, cluster_of, in_job, is_active, is_waiting, job_of, runs_on_slurm, why_ended
 from nbtools.rundir.json_files import read_json, whole
 from nbtools.rundir.machines import has_joined, join_command, num_machines
 from nbtools.rundir.requests.events import held, read_events
@@ -154,7 +154,7 @@ def awaited(records: Records) -> RunDir | None:
 def _waiting_on_slurm(records: Records) -> str:
     """Return why Slurm has not started a run's job yet, and before a later attempt its number."""
     job = job_of(records)
-    why = slurm.reason_in_words(job) if job is not None else slurm.silence() or ""
+    why = slurm.reason_in_words(job) if job is not None else slurm.silence(cluster_of(records)) or ""
     ended = max((restart.attempt for restart in read_restarts(records.files)), default=0)
     return ": ".join(filter(None, [f"attempt {ended + 1}" if ended else "", why]))
 

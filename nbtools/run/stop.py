@@ -14,7 +14,7 @@ from nbtools.errors import NbtoolsError, plural
 from nbtools.machine import processes, slurm
 from nbtools.machine.processes import STOP_GRACE_S, SWEEP_GRACE_S, living
 from nbtools.run.records import Records, stop_signal
-from nbtools.run.slurm_job import has_ended, is_waiting, job_of
+from nbtools.run.slurm_job import cluster_of, has_ended, is_waiting, job_of, listed_jobs
 from nbtools.rundir.heartbeat import read_heartbeats
 from nbtools.rundir.json_files import read_json, write_json, write_reserved_json
 from nbtools.rundir.lock import acquire_lock
@@ -186,7 +186,7 @@ def stop_job(records: Records, timeout_s: float) -> Ending:
         raise NbtoolsError(f"{run.id} belongs to {owner}; only they can stop it")
     slurm.forget()
     number = (read_json(run.slurm) or {}).get("job_id")
-    if slurm.own_jobs() is None:
+    if listed_jobs(records) is None:
         raise NbtoolsError(f"{run.id}: squeue does not answer here; try again, or run scancel {number} where it does")
     job = job_of(records)
     if job is None:
@@ -196,12 +196,12 @@ def stop_job(records: Records, timeout_s: float) -> Ending:
     num_ranks = len(read_heartbeats(run))
     # The supervisor cannot see who sent a signal: without the mark, one close to the time limit means the time limit.
     write_json(run.stop_mark, {"host": socket.gethostname(), "pid": os.getpid(), "time": time.time()})
-    was_killed = False
+    cluster, was_killed = cluster_of(records), False
     if not is_waiting(job):
-        error = slurm.cancel(job.id, by_sigterm=True)
+        error = slurm.cancel(job.id, cluster, by_sigterm=True)
         was_killed = error is None and not _has_ended(records, timeout_s)
     if was_killed or is_waiting(job):
-        error = slurm.cancel(job.id)
+        error = slurm.cancel(job.id, cluster)
     if error:
         raise NbtoolsError(f"{run.id}: job {job.id} cannot be stopped: {error}")
     if not _has_ended(records, _CANCELLED_WITHIN_S):
@@ -218,7 +218,7 @@ def _has_ended(records: Records, within_s: float) -> bool:
         if records.files.exit.exists():
             return True
         job = job_of(records)
-        return slurm.own_jobs() is not None and (job is None or has_ended(job))
+        return listed_jobs(records) is not None and (job is None or has_ended(job))
 
     return processes.happens_within(is_over, within_s)
 

@@ -57,7 +57,7 @@ class RunDir:
     job_script = _file("job.sbatch")
     """Job script passed to sbatch (launcher, once; a run on this machine has none)."""
     slurm = _file("slurm.json")
-    """The Slurm job: `job_id`, `time` of the submission (launcher, once; the supervisor of a job that finds
+    """The Slurm job: `job_id`, `cluster`, `time` of the submission (launcher, once; the supervisor of a job that finds
     no such file)."""
     job = _file("job.json")
     """The newest attempt of a job on its nodes: `command`, `env`, `meeting`, `nodes`, `attempt`, `resume_from`

@@ -88,7 +88,7 @@ def test_slurm_is_told_with_its_version_or_why_it_does_not_answer(
     (told,) = doctor._slurm()
     assert told.level == "ok" and told.text.startswith("2")
     assert ", cluster nbtools; 30 sec from SIGTERM to SIGKILL" in told.text
-    monkeypatch.setattr(slurm, "_queue", slurm._Queue())
+    monkeypatch.setattr(slurm, "_queues", {})
     monkeypatch.setenv("SLURM_CONF", "/nowhere/slurm.conf")
     (silent,) = doctor._slurm()
     assert silent.level == "warn" and "SLURM_CONF=/nowhere/slurm.conf: cannot be read" in silent.text

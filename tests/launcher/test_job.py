@@ -91,7 +91,7 @@ def submitting(cluster: SlurmCluster, project: Project, monkeypatch: MonkeyPatch
         run.job_script.write_text("\n".join(lines) + "\n")
         number = int(cluster.call("sbatch", "--parsable", str(run.job_script)))
         if records:
-            write_json(run.slurm, {"job_id": number, "time": time.time()})
+            write_json(run.slurm, {"job_id": number, "cluster": None, "time": time.time()})
         return Run(run.path)
 
     yield start
@@ -252,7 +252,7 @@ def test_a_copied_run_directory_stops_no_job(submit: Submit, slurm_cluster: Slur
     run = submit(options=("--hold",))
     copy = Path(shutil.copytree(run.dir, tmp_path / "elsewhere" / run.id))
     forged = submit(options=("--hold",))
-    write_json(forged.files.slurm, {"job_id": job_id(run), "time": time.time()})
+    write_json(forged.files.slurm, {"job_id": job_id(run), "cluster": None, "time": time.time()})
     for other in (Run(copy), forged):
         with pytest.raises(NbtoolsError, match="squeue lists no job"):
             other.stop()

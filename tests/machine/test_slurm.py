@@ -53,8 +53,8 @@ def num_calls(monkeypatch: MonkeyPatch) -> list[float]:
 @pytest.mark.needs("slurm")
 def test_a_job_is_listed_from_its_submission_to_its_end(slurm_cluster: SlurmCluster, script: Path) -> None:
     earlier = slurm.own_jobs()
-    number = slurm.submit(script, os.environ)
-    assert earlier is not None and number not in earlier
+    number, cluster = slurm.submit(script, os.environ)
+    assert earlier is not None and number not in earlier and cluster is None
     pending = (slurm.own_jobs() or {})[number]
     assert (pending.state, pending.reason, pending.name) == ("PENDING", "JobHeldUser", "a|b c")
     assert reason_in_words(pending) == f"held by its user: `scontrol release {number}` lets it start"
@@ -76,7 +76,7 @@ def test_a_jobs_options_win_over_a_shell(slurm_cluster: SlurmCluster, tmp_path: 
     )
     around = {"SBATCH_PARTITION": "high", "SBATCH_WAIT": "1", "SBATCH_CONSTRAINT": "new", "SBATCH_ARRAY_INX": "0-9"}
     leaking = {"SLURM_CPUS_PER_TASK": "77", "SLURM_MEM_PER_CPU": "5", "SLURM_JOB_ID": "1", "OF_THE_USER": "yes"}
-    number = slurm.submit(script, {**os.environ, **around, **leaking})
+    number, _ = slurm.submit(script, {**os.environ, **around, **leaking})
     slurm_cluster.wait_until(number, "COMPLETED")
     told = dict(line.partition("=")[::2] for line in seen.read_text().splitlines())
     assert (told["SLURM_JOB_PARTITION"], told["SLURM_JOB_NODELIST"], told["OF_THE_USER"]) == ("low", "n2", "yes")
@@ -135,7 +135,7 @@ def test_reasons_that_a_real_slurm_gives_are_told_in_words(slurm_cluster: SlurmC
 def test_the_last_answer_stays_while_the_controller_is_down(
     slurm_cluster: SlurmCluster, script: Path, monkeypatch: MonkeyPatch
 ) -> None:
-    number = slurm.submit(script, os.environ)
+    number, _ = slurm.submit(script, os.environ)
     before = slurm.own_jobs()
     assert before is not None and number in before and slurm.silence() is None
     slurm_cluster.kill("slurmctld", signal.SIGTERM)
@@ -154,7 +154,7 @@ def test_the_last_answer_stays_while_the_controller_is_down(
     monkeypatch.setattr(slurm, "_WAITS_S", 0)
     slurm.forget()
     assert number in (slurm.own_jobs() or {}), "no caller waits for a call that hangs"
-    call = slurm._queue.call
+    call = slurm._queues[None].call
     assert call is not None and call.is_alive()
     os.kill(slurm_cluster.pid("slurmctld"), signal.SIGCONT)
     call.join()
@@ -164,7 +164,7 @@ def test_the_last_answer_stays_while_the_controller_is_down(
 @pytest.mark.needs("slurm")
 def test_a_wrong_slurm_conf_is_told(slurm_cluster: SlurmCluster, monkeypatch: MonkeyPatch, script: Path) -> None:
     monkeypatch.setenv("SLURM_CONF", str(script.parent / "missing.conf"))
-    monkeypatch.setattr(slurm, "_queue", slurm._Queue())
+    monkeypatch.setattr(slurm, "_queues", {})
     assert slurm.own_jobs() is None and "missing.conf" in str(slurm.silence())
     with pytest.raises(LaunchError, match=r"missing\.conf"):
         slurm.submit(script, os.environ)
@@ -200,7 +200,7 @@ def fake_squeue(tmp_path: Path, monkeypatch: MonkeyPatch) -> Path:
     (folder / "squeue").write_text(f'#!/bin/sh\nexec cat "{folder}/answer"\n')
     (folder / "squeue").chmod(0o755)
     monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
-    monkeypatch.setattr(slurm, "_queue", slurm._Queue())
+    monkeypatch.setattr(slurm, "_queues", {})
     return folder / "answer"
 
 
@@ -238,7 +238,7 @@ def test_an_answer_from_before_a_submission_does_not_count(fake_squeue: Path, mo
     fake_squeue.write_text(LINE.format(number=1))
     monkeypatch.setattr(slurm, "_WAITS_FIRST_S", 0)
     assert slurm.own_jobs() is None
-    old = slurm._queue.call
+    old = slurm._queues[None].call
     began.write_text("")
     slurm.forget()
     (fake_squeue.parent / "new").write_text(f'#!/bin/sh\nexec cat "{fake_squeue}.new"\n')
@@ -267,6 +267,32 @@ def test_a_preflights_line_ends_no_job(fake_squeue: Path, tmp_path: Path, printe
     run.job_log.write_text("say: attempt 1 in job 12 on n1\n" + printed.format(""))
     fake_squeue.write_text(LINE.format(number=12).replace("RUNNING", "FAILED"))
     assert f"{run.job_log} {words}" in end_in_words(Records(run))
+
+
+RECORDED = """\
+case "${0##*/} $*" in
+"sbatch --parsable "*) echo "4;b" ;;
+*--clusters=zz*) echo "squeue: error: No cluster 'zz' known by database." >&2; exit 1 ;;
+"squeue --clusters=b -h "*) echo "4|RUNNING|None|1795418860|1795505260|b1|1|2026-11-23_072740_say" ;;
+"squeue -h "*) echo "1|PENDING|JobHeldUser|N/A|N/A||1|wrap" ;;
+"scancel --clusters=b 4") ;;
+*) echo "not recorded: $0 $*" >&2; exit 2 ;;
+esac
+"""
+"""Answers of two real clusters, `a`, which the machine belongs to, and `b`, joined by slurmdbd 22.05.8."""
+
+
+def test_a_job_on_another_cluster_is_cancelled_there(fake_squeue: Path, script: Path, monkeypatch: MonkeyPatch) -> None:
+    for name in ("squeue", "sbatch", "scancel"):
+        (fake_squeue.parent / name).write_text(f"#!/bin/bash\n{RECORDED}")
+        (fake_squeue.parent / name).chmod(0o755)
+    monkeypatch.setenv("SLURM_CLUSTERS", "b")
+    number, cluster = slurm.submit(script, os.environ)
+    assert (number, cluster) == (4, "b")
+    assert [job.nodes for job in (slurm.own_jobs(cluster) or {}).values()] == ["b1"]
+    assert list(slurm.own_jobs() or {}) == [1]
+    assert slurm.cancel(number, cluster) is None and "not recorded" in str(slurm.cancel(number))
+    assert slurm.own_jobs("zz") is None and "No cluster 'zz' known" in str(slurm.silence("zz"))
 
 
 def test_lines_of_another_form_are_left() -> None:
