@@ -15,6 +15,8 @@ from nbtools.failures.failure import Failure, lost
 from nbtools.failures.restarts import read_restarts
 from nbtools.machine import processes
 from nbtools.metrics.history import History
+from nbtools.metrics.printed.grammars import read_line
+from nbtools.metrics.printed.shapes import folded
 from nbtools.metrics.readers.checkpoint_steps import with_steps
 from nbtools.project import find_project, located
 from nbtools.run import facts
@@ -121,7 +123,7 @@ class Run:
         for record in (self.records.exit or {}, self.records.finished):
             failure = Failure.from_json(record.get("failure"))
             if failure is not None:
-                return self._with_progress(failure.without(secrets_of(self.files)))
+                return self._with_progress(_without_row(failure.without(secrets_of(self.files))))
         if self.records.exit is None and (ended := end_in_words(self.records)):
             return Failure(None, None, None, None, ended, step=self.step)
         return Failure(None, None, self.returncode, None, f"exited with code {self.returncode}")
@@ -431,6 +433,15 @@ def remaining_s(run: Run) -> float | None:
         return None
     pace, _ = run.rows.newest.pace()  # without the pause between the parent and the resume
     return max(0, run.total_steps - run.step) * pace if pace and run.total_steps else None
+
+
+def _without_row(failure: Failure) -> Failure:
+    """Return a failure whose message does not end with a row of the curves, as a program prints before `sys.exit`."""
+    head, _, printed = failure.message.partition(": ")
+    row = read_line(folded(printed)) if head.startswith("exited with code") else None
+    if row is None or not row.values or not row.counters:
+        return failure
+    return replace(failure, message=f"{head} without a message (sys.exit?)")
 
 
 def _located(ref: str | Path) -> Path:
