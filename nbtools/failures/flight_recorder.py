@@ -14,17 +14,27 @@ from typing import Any, Never
 from nbtools.rundir.rundir import RunDir, foreign_owner
 from nbtools.rundir.tail import one_line, open_regular
 
+_NAMES = {
+    "TORCH_FR_BUFFER_SIZE": "TORCH_NCCL_TRACE_BUFFER_SIZE",
+    "TORCH_NCCL_DUMP_ON_TIMEOUT": "TORCH_NCCL_DUMP_ON_TIMEOUT",
+    "TORCH_FR_DUMP_TEMP_FILE": "TORCH_NCCL_DEBUG_INFO_TEMP_FILE",
+}
+"""Variables of torch from 2.8 on, which warns about the names that came before."""
 _NUM_COLLECTIVES = "2000"
 _LARGEST_BYTES = 16 * 2**20
 """Largest dump that is read; 2,000 collectives with their frames take about 2 MB."""
 _MAX_DUMPS = 64
 
 
-def recorder_variables(run: RunDir, environment: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables that turn the recorder of torch 2.8 and later on, without those in `environment`."""
-    values = {"TORCH_FR_BUFFER_SIZE": _NUM_COLLECTIVES, "TORCH_NCCL_DUMP_ON_TIMEOUT": "1"}
-    values["TORCH_FR_DUMP_TEMP_FILE"] = str(run.collectives)
-    return {name: value for name, value in values.items() if name not in environment}
+def recorder_variables(run: RunDir, environment: Mapping[str, str], torch_version: str) -> dict[str, str]:
+    """Return the variables that turn the recorder on, without those already in `environment` under either name."""
+    major_minor = [int(number) for number in re.findall("[0-9]+", torch_version)[:2]]
+    values = (_NUM_COLLECTIVES, "1", str(run.collectives))
+    return {
+        name if major_minor >= [2, 8] else before: value
+        for (name, before), value in zip(_NAMES.items(), values, strict=True)
+        if name not in environment and before not in environment
+    }
 
 
 @dataclass(frozen=True)

@@ -62,7 +62,9 @@ class Placement:
         """Return the environment, and on GPUs the variables of torch's record of the ranks' collectives."""
         if not self.gpus or self.launch.num_processes * self.launch.nnodes == 1:
             return self.environment
-        return {**self.environment, **flight_recorder.recorder_variables(run, os.environ)}
+        version = self.interpreter.torch_version
+        found = flight_recorder.recorder_variables(run, os.environ, version) if version else {}
+        return {**self.environment, **found}
 
     def command(self, program: Sequence[str], run: Path, args: Sequence[str], node: int = 0) -> list[str]:
         """Return the command that starts a program on one machine, without restarts.

@@ -153,8 +153,15 @@ def test_a_dump_of_another_user_is_not_read(run: RunDir) -> None:
     assert stuck_collective(run) is None
 
 
-def test_the_recorder_is_turned_on_and_the_users_own_variables_stay() -> None:
-    run, given = RunDir(Path("/r")), {"TORCH_FR_BUFFER_SIZE": "0"}
-    found = {"TORCH_NCCL_DUMP_ON_TIMEOUT": "1", "TORCH_FR_DUMP_TEMP_FILE": "/r/ranks/nccl_trace_rank_"}
-    assert recorder_variables(run, given) == found
-    assert recorder_variables(run, {}) == {"TORCH_FR_BUFFER_SIZE": "2000", **found}
+def test_torchs_names_for_the_variables_follow_its_version_and_the_users_own_stay() -> None:
+    run = RunDir(Path("/r"))
+    prefix = "/r/ranks/nccl_trace_rank_"
+    before = {"TORCH_NCCL_TRACE_BUFFER_SIZE": "2000", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE": prefix}
+    now = {"TORCH_FR_BUFFER_SIZE": "2000", "TORCH_FR_DUMP_TEMP_FILE": prefix}
+    on_timeout = {"TORCH_NCCL_DUMP_ON_TIMEOUT": "1"}
+    assert recorder_variables(run, {}, "2.4.1+cu121") == {**before, **on_timeout}
+    assert recorder_variables(run, {}, "2.13.0a0+git1") == {**now, **on_timeout}
+    assert (
+        recorder_variables(run, {"TORCH_NCCL_TRACE_BUFFER_SIZE": "0", "TORCH_FR_DUMP_TEMP_FILE": "/x"}, "2.13")
+        == on_timeout
+    )
