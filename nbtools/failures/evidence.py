@@ -45,6 +45,10 @@ _AFTER_EXCEPTION = 2 * 1024
 """Largest number of characters that a program prints between an exception and its end."""
 _AFTER_CRASH = 8 * 1024
 """Largest number of characters that native code prints when it aborts at the exit of the interpreter."""
+_OBJECT_DUMP = re.compile(
+    r"object address  : .*\nobject refcount : .*\nobject type     : .*\nobject type name: .*\nobject repr     : (.*)\n"
+)
+"""Python's dump of an exception when `sys.stderr` is closed: it may interrupt a traceback within a line."""
 _TORCHRUN = re.compile(r"^ *[EWI]\d{4} \d\d:\d\d:\d\d.*torch/distributed/elastic", re.MULTILINE)
 
 _COLLECTIVE = re.compile(r"torch/distributed/distributed_c10d\.py\", line \d+, in (\w+)")
@@ -132,7 +136,7 @@ def crash_report(printed: str) -> str | None:
 
 def last_output(text: str, exitcode: int) -> tuple[str, str | None]:
     """Return the exception and traceback at the end of a program's output (exit code 1), else its last line."""
-    text = _RANK_PREFIX.sub("", text)
+    text = _OBJECT_DUMP.sub(r"\n\1\n", _RANK_PREFIX.sub("", text))
     chain = "".join(_chains(text)[-1:]).split(_TRACEBACK)[1:]
     raised = next((part for part in chain[:-1] if part.rstrip().endswith("\nOriginal")), chain[-1] if chain else "")
     if exitcode == 1 and (exception := _UNINDENTED.search(raised)):

@@ -121,3 +121,16 @@ def test_rows_and_heartbeats_are_read_as_far_as_they_can_be(run: RunDir) -> None
     assert [found.step for found in read_heartbeats(run)] == [4]
     run.heartbeat(2).write_text(json.dumps({**beat, "format": 99}))
     assert [found.step for found in read_heartbeats(run)] == [4]
+
+
+def test_an_exception_that_python_prints_without_its_stderr_is_read() -> None:
+    text = (
+        'Traceback (most recent call last):\n  File "loads.py", line 16, in <module>\n    for batch in loader:'
+        "object address  : 0x7f3c5a1b2c40\nobject refcount : 2\nobject type     : 0x9a1ce0\n"
+        "object type name: RuntimeError\n"
+        "object repr     : RuntimeError('DataLoader worker (pid 812) is killed by signal: Killed. ')\nlost sys.stderr\n"
+    )
+    message, traceback = evidence.last_output(text, 1)
+    assert message == ": RuntimeError('DataLoader worker (pid 812) is killed by signal: Killed. ')"
+    assert traceback is not None
+    assert "object refcount" not in traceback
