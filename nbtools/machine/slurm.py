@@ -348,8 +348,23 @@ def _reason(reason: str) -> str:
     if known:
         nodes = re.search(r"Unavailable(?:Nodes)?:([\w\[\],.-]+)", plain)
         return f"{known}: {nodes[1]}" if nodes else known
-    limit = next((sentence for part, sentence in word_table("limits").items() if re.match(part, word)), "")
-    return f"{word}: {limit}" if limit else plain.replace("{", "(").replace("}", ")") or "waits"
+    return _limit(word) or plain.replace("{", "(").replace("}", ")") or "waits"
+
+
+def _limit(word: str) -> str | None:
+    """Return a sentence on a limit of account or qos, whose names have one pattern: AssocGrpGRES, QOSMaxCpuPerUser."""
+    if (found := re.fullmatch(r"(Assoc|QOS|)(Grp|Max|Min)(\w+)", word)) is None:
+        return None
+    holder, kind, tail = found.groups()
+    owner = {"Assoc": "account", "QOS": "qos", "": "account within its qos"}[holder]
+    what = next((name for part, name in word_table("limits").items() if tail.lower().startswith(part)), "use")
+    if "Minutes" in tail and what != "use":
+        what = f"minutes of {what}"
+    if kind == "Min":
+        return f"asks for less than the least {what} of {owner}: it never starts; cancel it"
+    if kind == "Max" and (re.search("Per(Job|Node)", tail) or "Wall" in tail):
+        return f"asks for more {what} than {owner} allows one job: it never starts; cancel it"
+    return f"{owner} has reached its limit of {what}; waits until other jobs end"
 
 
 # --- refusals ---------------------------------------------------------------------------------------
