@@ -371,17 +371,23 @@ class Worker:
             return self.ranks.sum(values)
 
     def steps(self, plan: Plan) -> Iterator[int]:
-        """Yield the numbers of the steps that are left, of which a request may change the last; holds a pause."""
+        """Yield the numbers of the steps that are left, of which a request may change the last.
+
+        Holds a pause between two steps. Ends after a stop, when the checkpoint of the step before is saved.
+        """
         for step in itertools.count(plan.first_step):
             if self._requests.is_paused:
                 self._pause(plan)
-                if self.vote.is_agreed:  # the checkpoint of the step before is saved
-                    return
             elif self._requests.is_left(step - 1):
                 self._apply_requests(plan, in_pause=True)
-            if step > plan.total_steps:
+            if self.vote.is_agreed or step > plan.total_steps:
                 return
             yield step
+
+    def passes(self, batches: Iterator[T]) -> Iterator[tuple[T, bool]]:
+        """Yield the batches of a step, one for each accumulated pass, and whether it is the last one."""
+        for num_left in reversed(range(self.config.gradient_accumulation_steps)):
+            yield next(batches), not num_left
 
     def advance(self, plan: Plan) -> Due:
         """Count an optimizer step and return the actions due after it; every rank calls it once per step."""
