@@ -66,7 +66,7 @@ from nbtools.training.process.ranks import Ranks
 from nbtools.training.process.signals import StopRequest, die_with_agent
 from nbtools.training.process.step_clock import StepClock
 from nbtools.training.process.vote import Vote
-from nbtools.training.sharding.fsdp import blocks_of, building, layout_of, shard
+from nbtools.training.sharding.fsdp import blocks_of, layout_of, shard, without_weights
 from nbtools.training.text.adapter import bases_of, cast_frozen
 from nbtools.training.text.pretrained_models import be_quiet
 
@@ -216,7 +216,7 @@ class Worker:
         """
         if self.config.strategy == "ddp":
             return self.ranks.in_turn(compute, one_by_one=self.device.type == "cuda")
-        with building(is_main=self.is_main):
+        with contextlib.nullcontext() if self.is_main else without_weights():
             return self.ranks.in_turn(compute)
 
     def wrap(
