@@ -1,13 +1,11 @@
 """Sharding on CPUs, in parts that run alone: each prints its figures beside their goals.
 
-    python tests/benchmarks/bench_sharding.py [step | memory | loading | save | trainer] ...
+    python tests/benchmarks/bench_sharding.py [step | memory | save | trainer] ...
 
 - step: CPU seconds of both of two gloo ranks, steps of either strategy in turn in the same processes (goal: fsdp at
   most 2.2 x ddp at 4 M parameters, told at 50 M).
 - memory: four ranks, 100 M parameters, the largest anonymous memory (`RssAnon`) of a rank above that of one that has
   only imported the same libraries (goal: at most 0.45 x ddp).
-- loading: two ranks load a model of 1 GB; the largest anonymous memory of all ranks together above that before and the
-  shards (goal: at most 0.3 GB).
 - save: two ranks, 400 MB of weights and moments every 50 steps, which are those of a model of 4 M parameters, so that
   they are short: seconds of the loop in save calls, the wait for the save before included (goal: at most 0.3 x a save
   that the loop waits for); and those of a save that ends a training.
@@ -31,27 +29,19 @@ import bench_hf_trainer
 import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
-from transformers import AutoModelForMaskedLM, ModernBertConfig, ModernBertForMaskedLM
+from transformers import ModernBertConfig, ModernBertForMaskedLM
 
 from nbtools.config import TrainConfig
 from nbtools.run.checkpoints import Progress
 from nbtools.training.engine import checkpoint
 from nbtools.training.engine.optimizer import Optimizer
 from nbtools.training.mlm_pretraining.train import MaskedLM
-from nbtools.training.sharding.fsdp import Layout, building, release, shard
+from nbtools.training.sharding.fsdp import Layout, release, shard, without_weights
 from nbtools.training.sharding.sharded_checkpoint import ShardedSaves, copied
 from nbtools.training.text.adapter import saved_weights
-from nbtools.training.text.pretrained_models import load_model
 
 CPU = torch.device("cpu")
-SHAPES = {
-    "tiny": (64, 2, 500),
-    "4M": (256, 5, 4000),
-    "33M": (512, 11, 10_000),
-    "50M": (512, 17, 10_000),
-    "100M": (768, 16, 10_000),
-    "250M": (1024, 23, 10_000),
-}
+SHAPES = {"4M": (256, 5, 4000), "33M": (512, 11, 10_000), "50M": (512, 17, 10_000), "100M": (768, 16, 10_000)}
 """Width, layers and words."""
 NUM_RANKS = {"memory": 4}
 SAVE_EVERY = 50
@@ -76,8 +66,7 @@ class Training:
 
     def __init__(self, strategy: str, shape: str, batch_size: int, num_tokens: int) -> None:
         torch.manual_seed(0)
-        is_built = building(is_main=dist.get_rank() == 0) if strategy == "fsdp" else contextlib.nullcontext()
-        with is_built:
+        with without_weights() if strategy == "fsdp" and dist.get_rank() else contextlib.nullcontext():
             self.masked_lm = MaskedLM(model_of(shape))
         self.model: torch.nn.Module = self.masked_lm
         if strategy == "fsdp":
@@ -152,17 +141,6 @@ def memory(strategy: str) -> None:
     say(json.dumps(float(largest)))
 
 
-def loading(folder: str) -> None:
-    shard(MaskedLM(model_of("tiny")), CPU, None, Layout(dist.get_world_size()))  # imports what it needs
-    before, peak = anonymous_mb(), Peak()
-    with building(is_main=dist.get_rank() == 0):
-        model = MaskedLM(load_model(AutoModelForMaskedLM, folder, "a model"))
-    shard(model, CPU, None, Layout(dist.get_world_size()))
-    shards = sum(weight.to_local().nbytes for weight in model.parameters()) / 1e6  # type: ignore[attr-defined]
-    above = summed(peak.mb - before - shards)
-    say(f"loading, {summed(shards):.0f} MB: {above:.0f} MB above imports and shards, all ranks together (goal <= 300)")
-
-
 def save(folder: str) -> None:
     training, cheap = (Training("fsdp", shape, 2, 32) for shape in ("33M", "4M"))
     training.step()  # from here on it has moments
@@ -222,7 +200,7 @@ def say(text: str) -> None:
         print(text, flush=True)
 
 
-PARTS = {part.__name__: part for part in (step, memory, loading, save)}
+PARTS = {part.__name__: part for part in (step, memory, save)}
 
 
 # --- at the top -------------------------------------------------------------------------------------
@@ -244,10 +222,8 @@ def measure(part: str) -> None:
         imports, ddp, fsdp = (float(on_ranks(part, kind)) for kind in ("imports", "ddp", "fsdp"))
         ratio = f"{(fsdp - imports) / (ddp - imports):.2f} x (goal <= 0.45)"
         print(f"memory, 100 M, 4 ranks: imports {imports:.0f}, ddp {ddp:.0f}, fsdp {fsdp:.0f} MB per rank: {ratio}")
-    elif part in ("loading", "save"):
+    elif part == "save":
         with tempfile.TemporaryDirectory() as folder:
-            if part == "loading":
-                model_of("250M").save_pretrained(folder)
             print(on_ranks(part, folder), end="")
     else:
         print(on_ranks(part), end="")

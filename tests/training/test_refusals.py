@@ -1,4 +1,4 @@
-"""What every recipe refuses before its first step: bad data, and checkpoints of another model, data or recipe."""
+"""What every recipe refuses before its first step: values, data, and checkpoints of another model, data or recipe."""
 
 import functools
 import re
@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from fixture_types import Train
 
+from nbtools.errors import ConfigError
 from nbtools.project import Project
 from nbtools.recipes import RECIPES
 from nbtools.rundir.json_files import read_json
@@ -35,6 +36,49 @@ BAD: list[tuple[str, dict[str, Any], str]] = [
     ("algorithm_distillation", {"dataset": "missing"}, "DataError: .*missing"),
     ("llm_gan", {"dataset": "no.csv"}, r"no\.csv.*: no such file"),
 ]
+VALUES: list[tuple[str, dict[str, Any], str]] = [
+    (
+        "mlm_pretraining",
+        {"model_name": None, "adapter": "lora"},
+        r"adapter='lora': adapts a .*; give model_name, or ad",
+    ),
+    ("mlm_pretraining", {"lora_targets": ()}, "lora_targets: name at least one layer"),
+    ("mlm_pretraining", {"tokenizer": "byte_bpe", "vocab_size": 259}, "'byte_bpe': must be >= 260, for 256 bytes"),
+    ("masked_diffusion", {"sample_length": 32}, "sample_length=32: must be <= sequence_length=16"),
+    ("masked_diffusion", {"sample_block_length": 3}, "sample_block_length=3: must divide the sampled length 8"),
+    ("masked_diffusion", {"sample_steps": 3, "sample_block_length": 4}, "sample_steps=3: must be a multiple of the 2"),
+    ("masked_diffusion", {"sample_steps": 16}, "<= 8, as a step reveals at least one token"),
+    ("masked_diffusion", {"hidden_size": 30}, "multiple of 2 x num_heads = 4"),
+    ("masked_diffusion", {"temperature": -1}, "must be >= 0"),
+    ("text_classification", {"train_data": ("a.csv",)}, "dataset and train_data"),
+    ("text_classification", {"dataset": None, "val_data": "v.csv"}, "needs train_data"),
+    ("text_classification", {"target_cols": ()}, "name at least one"),
+    ("text_classification", {"val_data": ()}, "name at least one"),
+    ("text_classification", {"hidden_size": 20}, "hidden_size=20: must be a multiple of CANINE's 8"),
+    ("text_classification", {"num_decoder_heads": 3}, "num_decoder_heads=3: must be a multiple"),
+    ("text_classification", {"max_codes": 7}, "must be <= 6"),
+    ("text_classification", {"formatter": "isco"}, "formatter"),
+    ("llm_gan", {"objective": "likelihood", "freeze_generator": True}, "freeze_generator=True: .* nothing is trained"),
+]
+_ROOM = {"grid_size": 9, "horizon": 20, "num_episodes": 20, "sequence_length": 80}
+VALUES += [
+    ("algorithm_distillation", {**_ROOM, **changes}, said)
+    for changes, said in (
+        ({"test_goals": ("9:0",)}, r"9:0 is outside the grid; .* 0 to 8"),
+        ({"test_goals": ("here",)}, "'here' is not a goal; write column:row"),
+        ({"test_goals": ("1:1", "1:1")}, "name each goal once"),
+        ({"horizon": 7}, r"horizon=7: the goal 0:0 is 8 steps .* must be >= 8"),
+        ({"sequence_length": 19}, r"sequence_length=19: must be >= horizon=20"),
+        ({"sequence_length": 401}, r"sequence_length=401: .* <= 400"),
+        ({"compress_interval": 50}, r"compress_interval=50: must be a multiple of horizon"),
+        ({"compress_interval": 220, "sequence_length": 500}, r"compress_interval=220: .* <= 200, as a history of num_"),
+        (
+            {"compress_interval": 40, "sequence_length": 82},
+            "sequence_length=82: must be >= 83, two regions of compress",
+        ),
+        ({"source_episodes": 19}, r"source_episodes=19: must be >= num_episodes=20"),
+    )
+]
 
 
 @pytest.fixture
@@ -48,6 +92,12 @@ def trained(cpu_project: Project, monkeypatch: pytest.MonkeyPatch) -> Train:
 
 def tiny(key: str, **changes: Any) -> Any:
     return RECIPES[key].config_class(**{**TINY[key], **changes})
+
+
+@pytest.mark.parametrize(("key", "changes", "said"), VALUES)
+def test_values_that_do_not_fit_together_are_refused(key: str, changes: dict[str, Any], said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        tiny(key, **changes)
 
 
 @pytest.mark.parametrize(("key", "changes", "said"), BAD)

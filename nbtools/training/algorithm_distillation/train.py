@@ -52,9 +52,8 @@ def train(worker: Worker, config: AlgorithmDistillationConfig) -> None:
 
     model.train()
     for step in worker.steps(plan):
-        for micro_step in range(1, config.gradient_accumulation_steps + 1):
-            tokens_BT4, actions_BT = next(batches)
-            with worker.forward(model, is_last=micro_step == config.gradient_accumulation_steps):
+        for (tokens_BT4, actions_BT), is_last in worker.passes(batches):
+            with worker.forward(model, is_last=is_last):
                 loss_sum = model(tokens_BT4, actions_BT)
             worker.backward(optimizer, loss_sum / num_actions)
             tally.add(loss=loss_sum, actions=len(actions_BT) * config.window_steps)
@@ -73,8 +72,6 @@ def train(worker: Worker, config: AlgorithmDistillationConfig) -> None:
 
         if due.checkpoint:
             worker.save({"": transformer.model}, optimizer.state_dict(), tally.state_dict())
-        if due.stop:
-            break
 
     if (checkpoint := worker.begin_test(plan)) is not None:
         checkpoint.load_weights(transformer.model)

@@ -18,8 +18,6 @@ class Due:
     log: bool
     evaluation: bool
     checkpoint: bool
-    stop: bool
-    """A stop was requested: this was the last step."""
 
 
 @dataclass
@@ -81,7 +79,6 @@ class Plan:
             or stop
             or is_last
             or not {"save", "pause"}.isdisjoint(asked),
-            stop=stop,
         )
 
     def epochs(self, progress: Progress) -> float:

@@ -66,7 +66,7 @@ from nbtools.training.process.ranks import Ranks
 from nbtools.training.process.signals import StopRequest, die_with_agent
 from nbtools.training.process.step_clock import StepClock
 from nbtools.training.process.vote import Vote
-from nbtools.training.sharding.fsdp import blocks_of, building, layout_of, shard
+from nbtools.training.sharding.fsdp import blocks_of, layout_of, shard, without_weights
 from nbtools.training.text.adapter import bases_of, cast_frozen
 from nbtools.training.text.pretrained_models import be_quiet
 
@@ -216,7 +216,7 @@ class Worker:
         """
         if self.config.strategy == "ddp":
             return self.ranks.in_turn(compute, one_by_one=self.device.type == "cuda")
-        with building(is_main=self.is_main):
+        with contextlib.nullcontext() if self.is_main else without_weights():
             return self.ranks.in_turn(compute)
 
     def wrap(
@@ -371,17 +371,23 @@ class Worker:
             return self.ranks.sum(values)
 
     def steps(self, plan: Plan) -> Iterator[int]:
-        """Yield the numbers of the steps that are left, of which a request may change the last; holds a pause."""
+        """Yield the numbers of the steps that are left, of which a request may change the last.
+
+        Holds a pause between two steps. Ends after a stop, when the checkpoint of the step before is saved.
+        """
         for step in itertools.count(plan.first_step):
             if self._requests.is_paused:
                 self._pause(plan)
-                if self.vote.is_agreed:  # the checkpoint of the step before is saved
-                    return
             elif self._requests.is_left(step - 1):
                 self._apply_requests(plan, in_pause=True)
-            if step > plan.total_steps:
+            if self.vote.is_agreed or step > plan.total_steps:
                 return
             yield step
+
+    def passes(self, batches: Iterator[T]) -> Iterator[tuple[T, bool]]:
+        """Yield the batches of a step, one for each accumulated pass, and whether it is the last one."""
+        for num_left in reversed(range(self.config.gradient_accumulation_steps)):
+            yield next(batches), not num_left
 
     def advance(self, plan: Plan) -> Due:
         """Count an optimizer step and return the actions due after it; every rank calls it once per step."""

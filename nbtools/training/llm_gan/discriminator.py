@@ -37,7 +37,7 @@ class Discriminator(nn.Module, ABC):
     shape (2,). Only the first element has gradients. The caller divides it by the number of pairs.
     """
 
-    forward_methods = ("prepare", "rewards", "prefers")
+    forward_methods = ("prepare", "judge")
     num_uniforms = 0
     """Random numbers in [0, 1) that it needs per pair."""
 
@@ -52,15 +52,12 @@ class Discriminator(nn.Module, ABC):
         """Return the inputs of `forward`, without gradients; `supervised` during the warm-up."""
 
     @abstractmethod
-    def rewards(self, pairs: Pairs) -> tuple[Tensor, Tensor]:
-        """Return the reward of every token, shape (B, T), and whether the pair was decided, shape (B,).
+    def judge(self, pairs: Pairs) -> tuple[Tensor, Tensor]:
+        """Return 1 for a correct choice, -1 for a wrong one, 0 for an undecided pair; and the reward of every token.
 
-        Rewards are finite, and 0 after a text's end. A tied, non-finite or unparseable outcome is undecided.
+        A tied, non-finite or unparseable outcome is undecided. Rewards are finite, and 0 after a text's end and in
+        undecided pairs. Shapes (B,) and (B, T).
         """
-
-    @abstractmethod
-    def prefers(self, pairs: Pairs) -> Tensor:
-        """Return 1 for a correct choice, -1 for a wrong one, 0 for an undecided pair. Shape (B,)."""
 
     def update_baseline(self, total: Callable[[Sequence[float]], list[float]]) -> None:
         """Update the running mean of rewards, if any; called after each optimizer step, `total` sums over all ranks."""
@@ -103,20 +100,12 @@ class TokenDiscriminator(Discriminator):
         right = (self._outcomes(ratings.detach(), masks) > 0).sum()
         return torch.stack([(losses * masks).sum() / (2 * reals_BT.shape[1]), right.to(losses.dtype)])
 
-    def rewards(self, pairs: Pairs) -> tuple[Tensor, Tensor]:
-        """Return 2 sigmoid(D) - 1 at every token of the generated texts, and which pairs are not tied."""
-        outcomes_B, ratings = self._judged(pairs)
-        decided_B = outcomes_B != 0
-        return token_rewards(ratings[1], self.alphabet.mask(pairs.fakes_BT), decided_B), decided_B
-
-    def prefers(self, pairs: Pairs) -> Tensor:
-        """Return whether the human text has the higher mean score."""
-        return self._judged(pairs)[0]
-
-    def _judged(self, pairs: Pairs) -> tuple[Tensor, Tensor]:
+    def judge(self, pairs: Pairs) -> tuple[Tensor, Tensor]:
+        """Return whether the human text has the higher mean score, and 2 sigmoid(D) - 1 at the generated tokens."""
         with at_rest(self.model):
             ratings, masks = self.ratings(pairs.prompts_BP, pairs.reals_BT, pairs.fakes_BT)
-        return self._outcomes(ratings, masks), ratings
+        outcomes_B = self._outcomes(ratings, masks)
+        return outcomes_B, token_rewards(ratings[1], masks[1], outcomes_B != 0)
 
     def _outcomes(self, ratings: Tensor, masks: Tensor) -> Tensor:
         """Return 1, -1 or 0 per pair: 0 where the mean scores are equal, or one is not finite."""

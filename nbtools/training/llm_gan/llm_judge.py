@@ -197,15 +197,10 @@ class LLMJudge(Discriminator):
         self._baseline = float(state.get("baseline", self._baseline))
 
     @torch.no_grad()
-    def rewards(self, pairs: Pairs) -> tuple[Tensor, Tensor]:
-        """Return +1 on the last token of a text taken for human, else -1, and which pairs are decided."""
+    def judge(self, pairs: Pairs) -> tuple[Tensor, Tensor]:
+        """Return the outcomes of sampled verdicts; the reward of a text is on its last token."""
         _, _, outcomes_B = self._ask(pairs)
-        return verdict_rewards(outcomes_B, self.alphabet.mask(pairs.fakes_BT)), outcomes_B != 0
-
-    @torch.no_grad()
-    def prefers(self, pairs: Pairs) -> Tensor:
-        """Return 1 for a correct verdict, -1 for a wrong one, 0 for an undecided one. Shape (B,)."""
-        return self._ask(pairs)[2]
+        return outcomes_B, verdict_rewards(outcomes_B, self.alphabet.mask(pairs.fakes_BT))
 
 
 def _are_same(reals_BT: Tensor, fakes_BT: Tensor) -> Tensor:

@@ -80,10 +80,11 @@ class GANRollouts:
         config, length = self._config, self._config.sequence_length
         with generating(config, self._device):
             judged = [
-                (pairs.prompts_BP, pairs.fakes_BT, *self._discriminator.rewards(pairs))
+                (pairs.prompts_BP, pairs.fakes_BT, *self._discriminator.judge(pairs))
                 for pairs in self._pairs(passes, config.judge_steps)
             ]
-        prompts_BP, fakes_BT, rewards_BT, decided_B = (torch.cat(part) for part in zip(*judged, strict=True))
+        prompts_BP, fakes_BT, outcomes_B, rewards_BT = (torch.cat(part) for part in zip(*judged, strict=True))
+        decided_B = outcomes_B != 0
         mask_BT = self._alphabet.mask(fakes_BT)
         # Undecided pairs do not count: where the baseline is negative, a reward of 0 would be an advantage.
         credited_BT = mask_BT & decided_B[:, None]

@@ -83,7 +83,7 @@ def train(worker: Worker, config: LLMGANConfig) -> None:
     wrapped_discriminator.train()
     for step in worker.steps(plan):
         stage = stages.at(step)
-        passes = [next(batches) for _ in range(config.gradient_accumulation_steps)]
+        passes = [batch for batch, _ in worker.passes(batches)]
         for draw in stages.discriminator_draws(stage):
             worker.phase("forward")
             pairs = rollouts.discriminator_inputs(passes, draw, supervised=stage is Stage.DISCRIMINATOR)
@@ -131,8 +131,6 @@ def train(worker: Worker, config: LLMGANConfig) -> None:
             models = {"generator": generator.model, "judge": discriminator.model}
             more = functools.partial(save_tokenizers, data, tuple(models))
             worker.save(models, state, rollouts.tally.state_dict(), write_more=more, stage=str(stage))
-        if due.stop:
-            break
 
     if (best := worker.begin_test(plan)) is not None:
         load_models(best, data, generator, discriminator)
@@ -191,7 +189,7 @@ class Evaluation:
                 with generating(config, worker.device):
                     losses_BT = self._losses(prompts_BP, reals_BT, num_parts, temperature or 1.0)
                     pairs = self.generator.pairs(prompts_BP, reals_BT, uniforms_BU, sampled_at)
-                    outcomes_B = self.discriminator.prefers(pairs)
+                    outcomes_B, _ = self.discriminator.judge(pairs)
                     kl_BT = torch.zeros_like(losses_BT)
                     if self.start is not None:
                         kl_BT -= self._losses(prompts_BP, pairs.fakes_BT, num_parts, sampled_at)

@@ -64,9 +64,8 @@ def train(worker: Worker, config: MaskedDiffusionConfig) -> None:
 
     model.train()
     for step in worker.steps(plan):
-        for micro_step in range(1, config.gradient_accumulation_steps + 1):
-            batch = next(batches)  # inputs_BT, positions_K, labels_K, weights_K, lengths_B
-            with worker.forward(model, is_last=micro_step == config.gradient_accumulation_steps):
+        for batch, is_last in worker.passes(batches):  # inputs_BT, positions_K, labels_K, weights_K, lengths_B
+            with worker.forward(model, is_last=is_last):
                 loss_sum = model(*batch)
             worker.backward(optimizer, loss_sum / num_sequences)
             tally.add(loss=loss_sum, sequences=config.batch_size)
@@ -87,8 +86,6 @@ def train(worker: Worker, config: MaskedDiffusionConfig) -> None:
         if due.checkpoint:
             state, more = optimizer.state_dict(), functools.partial(denoiser.write_tokenizer, text.tokenizer)
             worker.save({"": denoiser.model}, state, tally.state_dict(), write_more=more)
-        if due.stop:
-            break
 
     if (best := worker.begin_test(plan)) is not None:
         best.load_weights(denoiser.model)

@@ -49,9 +49,8 @@ def train(worker: Worker, config: MLMPretrainingConfig) -> None:
 
     model.train()
     for step in worker.steps(plan):
-        for micro_step in range(1, config.gradient_accumulation_steps + 1):
-            inputs_BT, positions_BK, labels_BK = next(batches)
-            with worker.forward(model, is_last=micro_step == config.gradient_accumulation_steps):
+        for (inputs_BT, positions_BK, labels_BK), is_last in worker.passes(batches):
+            with worker.forward(model, is_last=is_last):
                 loss_sum = model(inputs_BT, positions_BK, labels_BK)
             worker.backward(optimizer, loss_sum / num_predicted)
             tally.add(loss=loss_sum, predictions=(labels_BK != IGNORED).sum())
@@ -71,8 +70,6 @@ def train(worker: Worker, config: MLMPretrainingConfig) -> None:
         if due.checkpoint:
             state, more = optimizer.state_dict(), text.tokenizer.save_pretrained
             worker.save({"": masked_lm.model}, state, tally.state_dict(), write_more=more)
-        if due.stop:
-            break
 
     if (best := worker.begin_test(plan)) is not None:
         best.load_weights(masked_lm.model)

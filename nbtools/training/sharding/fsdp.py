@@ -10,7 +10,6 @@ Every pass of a block is a collective. Therefore all ranks make the same passes 
 """
 
 import contextlib
-import contextvars
 import ctypes
 import functools
 import math
@@ -75,9 +74,9 @@ def layout_of(config: TrainConfig, ranks: Ranks) -> Layout:
 def shard(module: nn.Module, device: torch.device, compute_type: torch.dtype | None, layout: Layout) -> None:
     """Divide the weights of `module` among the ranks, by rows, and move them to this rank's device.
 
-    Each reads its part of weights that are in files (`stored_weights`); the others come from rank 0, one after the
-    other. Weights keep their type; a forward pass computes with `compute_type`, if given, and gradients are then
-    reduced in fp32. Methods that `module.forward_methods` names gather the weights as `forward` does.
+    Their values come from rank 0, one weight after the other. Weights keep their type; a forward pass computes with
+    `compute_type`, if given, and gradients are then reduced in fp32. Methods that `module.forward_methods` names gather
+    the weights as `forward` does.
 
     Raises:
         ConfigError: the model has no blocks, or a weight that cannot be divided.
@@ -95,11 +94,6 @@ def shard(module: nn.Module, device: torch.device, compute_type: torch.dtype | N
     # Inputs keep their type: a weight of a loss has no place in bf16, and autocast is on in any case.
     policy = MixedPrecisionPolicy(param_dtype=compute_type, reduce_dtype=reduce_type, cast_forward_inputs=False)
     given = {name: weight.detach() for name, weight in module.named_parameters()}
-    stored = {
-        f"{prefix}.{name}".lstrip("."): source
-        for prefix, part in module.named_modules()
-        for name, source in getattr(part, "stored_weights", {}).items()
-    }
     buffers = {name: buffer.to(device) for name, buffer in module.named_buffers()}
     for unit in units:
         fully_shard(unit, mesh=mesh, mp_policy=policy)
@@ -115,9 +109,6 @@ def shard(module: nn.Module, device: torch.device, compute_type: torch.dtype | N
             dist.broadcast(buffer, src=0)
         for name, weight in module.named_parameters():
             value = given.pop(name)
-            if name in stored:
-                own_part(weight).copy_(own_rows_of(weight, stored[name]))
-                continue
             value = torch.empty_like(value, device=device) if value.is_meta else value.to(device)
             dist.broadcast(value, src=0)
             own_part(weight).copy_(own_rows_of(weight, value))
@@ -156,25 +147,6 @@ def without_weights() -> Iterator[None]:
 def leaves_out_weights() -> bool:
     """Whether a module that is built now has no values in its weights."""
     return nn.Module.register_parameter.__name__ == "register_empty"
-
-
-_building = contextvars.ContextVar("_building", default=False)
-
-
-@contextlib.contextmanager
-def building(*, is_main: bool) -> Iterator[None]:
-    """Build a model that is sharded later: only the main rank gives values to the weights that are not in files."""
-    token = _building.set(True)
-    try:
-        with contextlib.nullcontext() if is_main else without_weights():
-            yield
-    finally:
-        _building.reset(token)
-
-
-def is_building() -> bool:
-    """Whether a model that is built now is sharded later."""
-    return _building.get()
 
 
 def blocks_of(module: nn.Module) -> list[nn.Module]:

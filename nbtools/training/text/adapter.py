@@ -23,7 +23,6 @@ from nbtools.data.hub import cached_commit
 from nbtools.errors import CheckpointError, ConfigError
 from nbtools.project import expanded, file_digest
 from nbtools.recipes.lora import DEFAULT_TARGETS
-from nbtools.training.sharding.fsdp import is_building, leaves_out_weights
 
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 _NAME = "default"
@@ -121,23 +120,8 @@ def base_name(folder: Path) -> str | None:
 def _inject(model: PreTrainedModel, adapter: Any) -> None:
     whole = copy.copy(adapter)
     whole.modules_to_save = None  # heads stay what they are: peft would wrap them, and keep each twice
-    sources: list[tuple[Any, dict[nn.Parameter, Any]]] = [
-        (part, {part.get_parameter(name): source for name, source in stored.items()})
-        for part in model.modules()
-        if isinstance(stored := getattr(part, "stored_weights", None), dict)
-    ]
     _peft().inject_adapter_in_model(whole, model, adapter_name=_NAME)
     model.peft_config = {_NAME: adapter}
-    for part, source_of in sources:
-        names = ((name, weight) for name, weight in part.named_parameters() if weight in source_of)
-        part.stored_weights = {name: source_of[weight] for name, weight in names}
-    if is_building() and not leaves_out_weights():  # peft gave the adapter no values if its layer has none
-        layers: list[Any] = [part for part in model.modules() if hasattr(part, "reset_lora_parameters")]
-        for layer in layers:
-            if layer.lora_A[_NAME].weight.is_meta:
-                for matrix in (layer.lora_A, layer.lora_B):
-                    matrix.to_empty(device="cpu")
-                layer.reset_lora_parameters(_NAME, init_lora_weights=True)
     for name in adapter.modules_to_save or ():
         model.get_submodule(name).requires_grad_(True)
 

@@ -6,21 +6,19 @@ Python code that comes with a model runs only if the user allowed it for that mo
 import contextlib
 import functools
 import pickle
-from collections.abc import Callable, Iterable
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from safetensors import SafetensorError
 from torch import Tensor, nn
-from transformers import AutoConfig, GenerationConfig, PreTrainedModel
-from transformers.utils import SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME, logging
-from transformers.utils.hub import cached_file, get_checkpoint_shard_files
+from transformers import AutoConfig, PreTrainedModel
+from transformers.utils import logging
+from transformers.utils.hub import cached_file
 
 from nbtools.errors import ConfigError
 from nbtools.project import expanded
-from nbtools.training.sharding.fsdp import is_building, leaves_out_weights, without_weights
-from nbtools.training.sharding.stored_tensors import StoredTensor, stored_tensors
+from nbtools.training.sharding.fsdp import leaves_out_weights
 from nbtools.training.text.weights import Renaming, WeightsReport
 
 _DROPOUTS = (
@@ -54,7 +52,8 @@ def load_model(
         **settings: changes to the model's own config, such as `num_labels=1`.
 
     Returns:
-        The model; its `weights_report` says which weights its files have, unless another rank reads them.
+        The model; its `weights_report` says which weights its files have. Where weights are left out, because rank 0
+        has them, it has neither.
 
     Raises:
         ConfigError: it cannot be loaded, its files lack weights of the pretrained part, its weights are a pickle that
@@ -70,8 +69,8 @@ def load_model(
         if dropout is not None:
             own = AutoConfig.from_pretrained(model_name, trust_remote_code=trust_remote_code)
             settings |= dict.fromkeys((name for name in _DROPOUTS if getattr(own, name, None) is not None), dropout)
-        if is_building() and (sharded := _to_be_sharded(auto_class, model_name, trust_remote_code, settings)):
-            return sharded
+        if leaves_out_weights():
+            return _without_values(auto_class, model_name, trust_remote_code, settings)
         read = functools.partial(_read, auto_class, model_name, trust_remote_code, **settings)
         model, report = read()
         if (renaming := report.fitting_names(model)) is not None:
@@ -112,72 +111,19 @@ def _read(
     return model, WeightsReport.of(model, model_name, found, renaming=renaming)
 
 
-def _to_be_sharded(
+def _without_values(
     auto_class: Any, model_name: str, trust_remote_code: bool, settings: dict[str, Any]
-) -> PreTrainedModel | None:
-    """Return a model without values in its weights, and with `stored_weights`: what reads them, by name.
-
-    A head that the files lack gets its first values on rank 0. If the files name the weights otherwise, `transformers`
-    has to convert them: rank 0 then loads the model whole, for which this returns None there, and the others get it
-    without values.
-    """
+) -> PreTrainedModel:
+    """Build a model without values in its weights, which come from rank 0."""
     options = {name: value for name, value in settings.items() if name != "config"}
     config = settings.get("config")
     if config is None:
         config_class = getattr(auto_class, "config_class", AutoConfig)  # files can name a kind that is not registered
         config = config_class.from_pretrained(model_name, trust_remote_code=trust_remote_code, **options)
-    with without_weights():
-        if hasattr(auto_class, "from_config"):
-            more = {"dtype": torch.float32, "trust_remote_code": trust_remote_code}
-            model: PreTrainedModel = auto_class.from_config(config, **more)
-        else:
-            model = auto_class(config)
-    if (read := _stored_weights(model, model_name)) is None:
-        return model if leaves_out_weights() else None
-    stored, unexpected = read
-    lacking = dict(model.named_parameters()).keys() - stored.keys()
-    if not leaves_out_weights():
-        for part in {name.rpartition(".")[0] for name in lacking}:
-            model.get_submodule(part).to_empty(device="cpu", recurse=False)
-            model._init_weights(model.get_submodule(part))  # type: ignore[no-untyped-call]
-        if lacking:
-            model.tie_weights()  # `to_empty` makes new tensors of tied ones
-    info = {"missing_keys": lacking, "unexpected_keys": unexpected, "mismatched_keys": ()}
-    model.weights_report = WeightsReport.of(model, model_name, info)  # type: ignore[assignment]
-    with contextlib.suppress(OSError):
-        if model.can_generate():
-            model.generation_config = GenerationConfig.from_pretrained(model_name)
-    model.stored_weights = stored  # type: ignore[assignment]
-    return model
-
-
-def _stored_weights(model: PreTrainedModel, model_name: str) -> tuple[dict[str, StoredTensor], set[str]] | None:
-    """Return what reads each weight of `model` from its files, and the names of weights there that it lacks.
-
-    Heads of which the files have nothing are left out; None if another weight is missing, or one has another shape.
-    """
-    path = stored_file(model_name, SAFE_WEIGHTS_NAME)
-    files = [] if path is None else [path]
-    if not files and (index := stored_file(model_name, SAFE_WEIGHTS_INDEX_NAME)) is not None:
-        files = get_checkpoint_shard_files(model_name, index)[0]  # type: ignore[no-untyped-call]
-    if not files or (model.state_dict().keys() - dict(model.named_parameters(remove_duplicate=False)).keys()):
-        return None
-    found = stored_tensors(map(Path, files))
-    prefix = f"{model.base_model_prefix}."
-    twins: dict[int, list[str]] = {}
-    for name, weight in model.named_parameters(remove_duplicate=False):
-        twins.setdefault(id(weight), []).append(name)
-    stored, unexpected = {}, {*found}
-    for name, weight in model.named_parameters():
-        names = [each for twin in twins[id(weight)] for each in (twin, prefix + twin, twin.removeprefix(prefix))]
-        unexpected -= {*names}
-        source = next((found[each] for each in names if each in found), None)
-        if source is None and _is_new_head(model, name.partition(".")[0], found):
-            continue
-        if source is None or tuple(source.shape) != tuple(weight.shape):
-            return None
-        stored[name] = source
-    return stored, unexpected
+    if not hasattr(auto_class, "from_config"):
+        return auto_class(config)  # type: ignore[no-any-return]
+    more = {"dtype": torch.float32, "trust_remote_code": trust_remote_code}
+    return auto_class.from_config(config, **more)  # type: ignore[no-any-return]
 
 
 def stored_file(model_name: str, *names: str) -> str | None:
@@ -187,11 +133,6 @@ def stored_file(model_name: str, *names: str) -> str | None:
         found = (cached_file(model_name, name, **has_files) for name in names)
         return next((path for path in found if path is not None), None)
     return None
-
-
-def _is_new_head(model: PreTrainedModel, part: str, found: Iterable[str]) -> bool:
-    is_head = model.base_model is not model and part != model.base_model_prefix
-    return is_head and not any(name.startswith(f"{part}.") for name in found)
 
 
 def check_vocabulary_size(model_name: str, num_tokens: int, num_rows: int) -> None:

@@ -80,9 +80,8 @@ def train(worker: Worker, config: TextClassificationConfig) -> None:
 
     model.train()
     for step in worker.steps(plan):
-        for micro_step in range(1, config.gradient_accumulation_steps + 1):
-            inputs_BT, labels_BK = next(batches)
-            with worker.forward(model, is_last=micro_step == config.gradient_accumulation_steps):
+        for (inputs_BT, labels_BK), is_last in worker.passes(batches):
+            with worker.forward(model, is_last=is_last):
                 losses = model(inputs_BT, labels_BK)
             worker.backward(optimizer, classifier.combine_losses(losses) / num_texts)
             tally.add(seq2seq_loss=losses[0], flat_loss=losses[1], texts=len(inputs_BT))
@@ -106,8 +105,6 @@ def train(worker: Worker, config: TextClassificationConfig) -> None:
         if due.checkpoint:
             state = {**optimizer.state_dict(), "chunk": order.chunk_of(worker.progress.epoch)}
             worker.save({"": classifier}, state, tally.state_dict())
-        if due.stop:
-            break
 
     if (best := worker.begin_test(plan)) is not None:
         best.load_weights(classifier)

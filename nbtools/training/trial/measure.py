@@ -64,7 +64,7 @@ class TrialWorker(Worker):
         later = self.step_s[1:]
         if later and (sum(later) >= self._measured_s or len(later) >= _MOST_STEPS - 1):
             raise StepsDone
-        return dataclasses.replace(due, evaluation=False, checkpoint=False, stop=False)
+        return dataclasses.replace(due, evaluation=False, checkpoint=False)
 
     def _mark(self) -> None:
         if self.device.type == "cuda":

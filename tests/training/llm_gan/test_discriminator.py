@@ -55,8 +55,8 @@ def test_the_loss_is_the_cross_entropy_of_human_so_far_token_by_token(discrimina
 def test_rewards_are_what_the_judge_thinks_of_each_token_and_nothing_behind_the_end(
     discriminator: TokenDiscriminator,
 ) -> None:
-    rewards_BT, decided_B = discriminator.rewards(PAIRS)
-    assert decided_B.all()
+    outcomes_B, rewards_BT = discriminator.judge(PAIRS)
+    assert outcomes_B.all()
     for prompt, fake, rewards_T in zip(PROMPTS, FAKES, rewards_BT.tolist(), strict=True):
         scores = lone_scores(discriminator, prompt, fake)
         expected = [2 / (1 + math.exp(-score)) - 1 for score in scores]
@@ -64,29 +64,28 @@ def test_rewards_are_what_the_judge_thinks_of_each_token_and_nothing_behind_the_
 
 
 def test_it_prefers_the_higher_mean_rating(discriminator: TokenDiscriminator) -> None:
-    outcomes_B = discriminator.prefers(PAIRS)
+    outcomes_B, _ = discriminator.judge(PAIRS)
     for told, prompt, real, fake in zip(outcomes_B.tolist(), PROMPTS, REALS, FAKES, strict=True):
         means = [
             sum(scores) / len(scores) for text in (real, fake) for scores in [lone_scores(discriminator, prompt, text)]
         ]
         assert told == (1 if means[0] > means[1] else -1)
-    assert discriminator.prefers(Pairs(PROMPTS, FAKES, REALS, NONE)).equal(-outcomes_B)
+    assert discriminator.judge(Pairs(PROMPTS, FAKES, REALS, NONE))[0].equal(-outcomes_B)
 
 
 def test_a_judge_without_an_opinion_decides_and_pays_nothing(discriminator: TokenDiscriminator) -> None:
     torch.nn.init.zeros_(discriminator.model.classifier.weight)
     torch.nn.init.constant_(discriminator.model.classifier.bias, 0.7)
-    rewards_BT, decided_B = discriminator.rewards(PAIRS)
-    assert not decided_B.any()
+    outcomes_B, rewards_BT = discriminator.judge(PAIRS)
+    assert outcomes_B.tolist() == [0, 0, 0]
     assert rewards_BT.abs().sum() == 0, "though it takes everything for human"
-    assert discriminator.prefers(PAIRS).tolist() == [0, 0, 0]
     assert discriminator(PROMPTS, REALS, FAKES)[1] == 0, "a tie is not right"
 
 
 def test_a_text_equal_to_the_human_one_is_a_tie(discriminator: TokenDiscriminator) -> None:
     fakes = torch.stack([REALS[0], FAKES[1], FAKES[2]])
-    rewards_BT, decided_B = discriminator.rewards(Pairs(PROMPTS, REALS, fakes, NONE))
-    assert decided_B.tolist() == [False, True, True]
+    outcomes_B, rewards_BT = discriminator.judge(Pairs(PROMPTS, REALS, fakes, NONE))
+    assert (outcomes_B != 0).tolist() == [False, True, True]
     assert rewards_BT[0].abs().sum() == 0
 
 
@@ -94,7 +93,6 @@ def test_a_text_equal_to_the_human_one_is_a_tie(discriminator: TokenDiscriminato
 def test_a_judgement_that_is_no_number_pays_nothing(discriminator: TokenDiscriminator, broken: float) -> None:
     with torch.no_grad():
         discriminator.model.classifier.bias.fill_(broken)
-    rewards_BT, decided_B = discriminator.rewards(PAIRS)
-    assert not decided_B.any()
+    outcomes_B, rewards_BT = discriminator.judge(PAIRS)
+    assert outcomes_B.tolist() == [0, 0, 0]
     assert rewards_BT.abs().sum() == 0
-    assert discriminator.prefers(PAIRS).tolist() == [0, 0, 0]

@@ -146,10 +146,9 @@ def test_the_generator_is_paid_for_being_taken_for_human_and_on_the_last_token_o
     discriminator: LLMJudge, data: GANData, pairs: dict[str, torch.Tensor], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     says(monkeypatch, data, r"\boxed{2} [EOS]", r"\boxed{2} [EOS]", r"the \boxed{1} [EOS]")
-    rewards, decided = discriminator.rewards(drawn(pairs))
+    outcomes, rewards = discriminator.judge(drawn(pairs))
     assert rewards.tolist() == [[0, 0, 0, 0, 0, 1], [0, 0, 0, 0, -1, 0], [0, 0, 0, -1, 0, 0]]
-    assert decided.tolist() == [True] * 3
-    assert discriminator.prefers(drawn(pairs)).tolist() == [-1, 1, 1]
+    assert outcomes.tolist() == [-1, 1, 1]
 
 
 @pytest.mark.parametrize("verdict", ["the dog [EOS]", r"\boxed{1} \boxed{2} [EOS]", "the the the the the", "[EOS]"])
@@ -162,9 +161,7 @@ def test_a_verdict_that_cannot_be_read_or_names_both_pays_nobody(
 ) -> None:
     says(monkeypatch, data, verdict, verdict, verdict)
     for asked in (drawn(pairs, FIRST, FIRST, FIRST), drawn(pairs, SECOND, SECOND, SECOND)):
-        rewards, decided = discriminator.rewards(asked)
-        assert not rewards.any() and not decided.any()
-        assert not discriminator.prefers(asked).any()
+        assert not any(map(torch.any, discriminator.judge(asked)))
     _, weights, right = discriminator.prepare(drawn(pairs, FIRST, FIRST, FIRST), supervised=False)
     assert (weights[:, 0] == -1).all(), "the judge itself learns that it has to say something"
     assert not right.any()
@@ -175,8 +172,7 @@ def test_a_fake_that_is_the_human_text_is_a_tie_and_teaches_nothing(
 ) -> None:
     pairs["fakes_BT"] = pairs["reals_BT"]
     says(monkeypatch, data, *[r"\boxed{1} [EOS]"] * 3)
-    rewards, decided = discriminator.rewards(drawn(pairs))
-    assert not rewards.any() and not decided.any()
+    assert not any(map(torch.any, discriminator.judge(drawn(pairs))))
     for supervised in (True, False):
         inputs = discriminator.prepare(drawn(pairs), supervised=supervised)
         assert not inputs[1].any()
@@ -295,7 +291,7 @@ def learn(discriminator: LLMJudge, batch: Batch, optimizer: torch.optim.Optimize
 
 
 def accuracy(discriminator: LLMJudge, batch: Batch) -> float:
-    return float((discriminator.prefers(Pairs(*batch)) > 0).double().mean())
+    return float((discriminator.judge(Pairs(*batch))[0] > 0).double().mean())
 
 
 def warmed_up(

@@ -1,6 +1,5 @@
 """LLaDA without code from the hub: a model in its published format, against the logits of its own code."""
 
-import contextlib
 import json
 import math
 import re
@@ -26,7 +25,6 @@ from nbtools.training.masked_diffusion.forward_process import Noise, NoisedTrain
 from nbtools.training.masked_diffusion.llada import LLaDAConfig, LLaDAModelLM, load_llada
 from nbtools.training.masked_diffusion.model import Denoiser, build_denoiser
 from nbtools.training.masked_diffusion.sequences import Sequences
-from nbtools.training.sharding.fsdp import building
 from nbtools.training.text.tokenizers import load_tokenizer
 
 from trainings import TINY, rows, train_here, write_inputs
@@ -286,11 +284,8 @@ def test_a_setting_that_would_change_its_mathematics_is_refused(
         build_denoiser(tiny(model_name=str(changed)), load_tokenizer(str(LLADA)))
 
 
-@pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
 @pytest.mark.parametrize("problem", ["missing", "unexpected", "shape"])
-def test_weights_that_are_missing_or_unknown_or_of_another_shape_are_refused(
-    changed: Path, problem: str, strategy: str
-) -> None:
+def test_weights_that_are_missing_or_unknown_or_of_another_shape_are_refused(changed: Path, problem: str) -> None:
     weights = load_file(changed / "model.safetensors")
     name = "model.transformer.blocks.1.k_proj.weight"
     if problem == "missing":
@@ -303,16 +298,14 @@ def test_weights_that_are_missing_or_unknown_or_of_another_shape_are_refused(
     save_file(weights, changed / "model.safetensors", metadata={"format": "pt"})
     told = {"shape": rf"{name} has the shape \(16, 32\), not \(32, 32\)"}
     told_of = told.get(problem, f"1 {problem} weights, such as {name}")
-    built = building(is_main=True) if strategy == "fsdp" else contextlib.nullcontext()
-    with pytest.raises(ConfigError, match=told_of), built:
+    with pytest.raises(ConfigError, match=told_of):
         load_llada(str(changed))
 
 
-def test_fewer_blocks_than_the_files_have_are_refused_under_both_strategies(changed: Path) -> None:
+def test_fewer_blocks_than_the_files_have_are_refused(changed: Path) -> None:
     set_config(changed, n_layers=1)
-    for built in (contextlib.nullcontext(), building(is_main=True)):
-        with pytest.raises(ConfigError, match=r"9 unexpected weights, such as model\.transformer\.blocks\.1\."), built:
-            load_llada(str(changed))
+    with pytest.raises(ConfigError, match=r"9 unexpected weights, such as model\.transformer\.blocks\.1\."):
+        load_llada(str(changed))
 
 
 def test_a_llada_needs_no_consent_to_code_and_others_with_code_do(changed: Path) -> None:

@@ -4,7 +4,6 @@ import hashlib
 import itertools
 import json
 import math
-import re
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,7 @@ from fixture_types import Train
 from safetensors.torch import save_file
 from transformers import BertConfig, BertForMaskedLM, GPT2Config, GPT2LMHeadModel, ModernBertForMaskedLM
 
-from nbtools.errors import CheckpointError, ConfigError
+from nbtools.errors import CheckpointError
 from nbtools.launcher.checks.sizes import num_trainable_parameters
 from nbtools.metrics.history import History
 from nbtools.predict.model_process import ModelProcess
@@ -283,22 +282,6 @@ def test_packed_pairs_of_a_model_whose_attention_may_cross_them_are_refused(
     train_tokenizer("chars", ["w0123456789 "], 30).save_pretrained(tmp_path / "model")
     with pytest.raises(SystemExit, match=r"pad_to='packed': .*model is a BertForMaskedLM, .*use pad_to='longest'"):
         trained(tiny(dataset="pairs.jsonl", model_name=str(tmp_path / "model"), pad_to="packed"))
-
-
-@pytest.mark.parametrize(
-    ("changes", "said"),
-    [
-        ({"sample_length": 32}, "sample_length=32: must be <= sequence_length=16"),
-        ({"sample_block_length": 3}, "sample_block_length=3: must divide the sampled length 8"),
-        ({"sample_steps": 3, "sample_block_length": 4}, "sample_steps=3: must be a multiple of the 2 blocks"),
-        ({"sample_steps": 16}, "<= 8, as a step reveals at least one token"),
-        ({"hidden_size": 30}, "multiple of 2 x num_heads = 4"),
-        ({"temperature": -1}, "must be >= 0"),
-    ],
-)
-def test_values_that_do_not_fit_together_are_refused(changes: dict[str, Any], said: str) -> None:
-    with pytest.raises(ConfigError, match=re.escape(said)):
-        tiny(**changes)
 
 
 OWN_CODE = {

@@ -1,7 +1,6 @@
 """strategy="fsdp": the same training as DDP, checkpoints in shards, and errors before the first step."""
 
 import errno
-import functools
 import json
 import pickle
 from collections.abc import Iterator
@@ -25,13 +24,12 @@ from nbtools.run.checkpoints import Checkpoint, newest_verified
 from nbtools.rundir.rundir import RunDir
 from nbtools.training.engine.worker import Worker
 from nbtools.training.sharding import fsdp, sharded_checkpoint, stored_tensors
-from nbtools.training.sharding.fsdp import Layout, blocks_of, building, shard
+from nbtools.training.sharding.fsdp import Layout, blocks_of, shard
 from nbtools.training.sharding.stored_tensors import StoredRows, write_rows
 from nbtools.training.text.adapter import save_model
-from nbtools.training.text.pretrained_models import load_model
 from nbtools.training.text.tokenizers import word_tokenizer
 
-from trainings import FLOAT64, TINY, ByHand, Planted, assert_same_checkpoints, rows, save_pair
+from trainings import FLOAT64, TINY, ByHand, Planted, assert_same_checkpoints, rows
 
 CHUNKS = """
 from nbtools.training.text import chunked_logits
@@ -212,29 +210,6 @@ def test_head_that_reads_the_table_of_tokens_trains_as_under_ddp(
     assert sharded == pytest.approx(whole, rel=1e-5)
 
 
-def test_a_head_that_the_files_lack_is_new_and_the_rest_is_read_by_rows(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    save_pair(tmp_path)
-    monkeypatch.chdir(tmp_path)
-    loaded = functools.partial(
-        load_model, transformers.AutoModelForTokenClassification, "judge", "a judge", num_labels=1
-    )
-    torch.manual_seed(0)
-    whole = loaded()
-    with building(is_main=True), monkeypatch.context() as patch:
-        patch.setattr(transformers.LlamaForTokenClassification, "from_pretrained", None)
-        divided = loaded()
-    assert {name for name, weight in divided.named_parameters() if not weight.is_meta} == {"score.weight", "score.bias"}
-    assert divided.weights_report == whole.weights_report
-    assert whole.weights_report.missing == ("score.bias", "score.weight")
-    assert 0 < divided.score.weight.abs().max() < 5 * whole.score.weight.std()
-    assert not divided.score.bias.any()
-    stored = divided.stored_weights
-    for name, weight in whole.model.named_parameters(prefix="model"):
-        assert torch.equal(stored[name][...], weight), name
-
-
 @pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing` is deprecated:FutureWarning")
 @pytest.mark.promise("safety-adapter")
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
@@ -246,9 +221,7 @@ def test_an_adapter_continues_from_ddp_to_fsdp_and_back(
     values = {"model_name": "bert", "dropout": 0.0, "adapter": "lora", "precision": precision, "max_steps": 9}
     values |= {"ema_decay": 0.5}
     whole = trained(config(strategy="ddp", **values))
-    with monkeypatch.context() as patch:
-        patch.setattr(transformers.BertForMaskedLM, "from_pretrained", None)  # which reads them whole
-        sharded = trained(config(gradient_checkpointing=True, **values), whole.checkpoint(3))
+    sharded = trained(config(gradient_checkpointing=True, **values), whole.checkpoint(3))
     tolerance = 1e-5 if precision == "fp32" else 1e-2
     assert losses(sharded) == pytest.approx(losses(whole, after=3), rel=tolerance)
     back = trained(config(strategy="ddp", **values), sharded.checkpoint(6))

@@ -179,13 +179,6 @@ def test_frozen_weights_in_bf16_compute_what_autocast_makes_of_fp32(
 # --- what is refused ------------------------------------------------------------------------------
 
 
-def test_an_adapter_needs_a_model_and_at_least_one_layer() -> None:
-    with pytest.raises(ConfigError, match="adapter='lora': adapts a pretrained model; give model_name, or adapter="):
-        config_of("mlm_pretraining", model_name=None)
-    with pytest.raises(ConfigError, match="lora_targets: name at least one layer"):
-        config_of("mlm_pretraining", lora_targets=())
-
-
 @pytest.mark.promise("safety-adapter")
 def test_a_layer_that_the_model_lacks_is_refused_with_those_it_has(trained: Train, cpu_project: Project) -> None:
     prepare("masked_diffusion", cpu_project)

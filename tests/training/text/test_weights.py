@@ -1,6 +1,5 @@
 """Weights that do not fit: names that a wrapper changed are read, a hole is refused, a new part is told."""
 
-import contextlib
 import functools
 import shutil
 from collections.abc import Callable
@@ -22,7 +21,6 @@ from nbtools.training.llm_gan.dataset import alphabet_of
 from nbtools.training.llm_gan.pretrained import load_discriminator, load_generator
 from nbtools.training.masked_diffusion.model import build_denoiser, load_pretrained
 from nbtools.training.mlm_pretraining.train import build_model
-from nbtools.training.sharding.fsdp import building
 from nbtools.training.text.pretrained_models import load_model
 from nbtools.training.text.weights import Renaming
 from nbtools.training.text_classification.model import build_classifier
@@ -138,11 +136,6 @@ def test_weights_under_any_prefix_load_and_other_names_are_refused(tmp_path: Pat
         )
 
 
-def building_for(strategy: str) -> contextlib.AbstractContextManager[None]:
-    return building(is_main=True) if strategy == "fsdp" else contextlib.nullcontext()
-
-
-@pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
 @pytest.mark.parametrize(
     ("change", "said"),
     [
@@ -160,7 +153,7 @@ def building_for(strategy: str) -> contextlib.AbstractContextManager[None]:
     ],
 )
 def test_a_report_says_what_is_missing_and_a_hole_is_refused(
-    tmp_path: Path, change: dict[str, str | None], said: str, strategy: str
+    tmp_path: Path, change: dict[str, str | None], said: str
 ) -> None:
     folder = bert(tmp_path / "bert")
 
@@ -173,22 +166,20 @@ def test_a_report_says_what_is_missing_and_a_hole_is_refused(
     rename(folder, changed)
     read = functools.partial(load_model, transformers.AutoModelForMaskedLM, str(folder), "a masked language model")
     try:
-        with building_for(strategy):
-            told = str(read().weights_report)
+        told = str(read().weights_report)
     except ConfigError as error:
         told = f"refused: {str(error).partition(': ')[2]}"
     parts = said.format(folder=folder).split(".*")
     assert all(part in told for part in parts), told
 
 
-@pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
-def test_a_weight_of_another_shape_is_refused_with_both_shapes(tmp_path: Path, strategy: str) -> None:
+def test_a_weight_of_another_shape_is_refused_with_both_shapes(tmp_path: Path) -> None:
     folder = bert(tmp_path / "bert")
     weights = load_file(folder / "model.safetensors")
     weights["bert.embeddings.word_embeddings.weight"] = torch.zeros(7, 16)
     save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
     said = r"bert\.embeddings\.word_embeddings\.weight has the shape \(7, 16\), not \(40, 16\)"
-    with building_for(strategy), pytest.raises(ConfigError, match=said):
+    with pytest.raises(ConfigError, match=said):
         load_model(transformers.AutoModelForMaskedLM, str(folder), "a masked language model")
 
 
