@@ -30,6 +30,7 @@ from nbtools.recipes.masked_diffusion import with_consent
 from nbtools.recipes.predict_settings import settings_of
 from nbtools.run.checkpoints import Checkpoint
 from nbtools.run.run import Run
+from nbtools.training.outputs.outputs import whole_model
 from nbtools.training.sharding.sharded_checkpoint import consolidate
 from nbtools.training.text import adapter, pretrained_models
 
@@ -78,14 +79,14 @@ def main() -> None:
 
 @contextlib.contextmanager
 def model_folder_of(config: TrainConfig, checkpoint: Checkpoint) -> Iterator[Path]:
-    """Yield the folder of a checkpoint's model; shards are merged into a temporary one.
+    """Yield the folder of a checkpoint's model; shards are merged into a temporary one, unless `outputs/model` is that.
 
     Raises:
         CheckpointError: a shard is missing, or the base of an adapter is no longer the one that it was trained on.
     """
     adapter.check_bases(checkpoint.path, checkpoint.manifest.get("base"), adapter.bases_of(config))
     folder = checkpoint.path / "model"
-    if "num_shards" in checkpoint.manifest:
+    if "num_shards" in checkpoint.manifest and (folder := whole_model(checkpoint) or folder).parent == checkpoint.path:
         with tempfile.TemporaryDirectory(prefix="nbtools-") as temporary:
             consolidate(folder, Path(temporary) / "model")
             yield Path(temporary) / "model"

@@ -21,7 +21,7 @@ import orjson
 from nbtools.config import TrainConfig
 from nbtools.errors import ConfigError, NbtoolsError, Say, shown
 from nbtools.project import expanded, file_digest
-from nbtools.run.checkpoints import Checkpoint, checkpoints_in
+from nbtools.run.checkpoints import Checkpoint, checkpoints_in, verify_files
 from nbtools.run.records import mapping_at
 from nbtools.run.run import Run
 from nbtools.rundir.atomic import discard, hidden_name, open_folder, write_file
@@ -34,6 +34,8 @@ from nbtools.training.sharding.sharded_checkpoint import consolidate
 MODEL, HISTORY, PICTURE = "model", "training_history.json", "training_history.png"
 RECORD = ".nbtools-outputs.json"
 """The files in a `save_dir` that nbtools wrote and may replace while they are unchanged, with their SHA-256."""
+_ORIGIN = ".model.json"
+"""The checkpoint whose shards are merged in `model/`, and the size and SHA-256 of what was written."""
 UNDRAWN_VARIABLE = "NBTOOLS_NO_PICTURE"
 """Environment variable that skips the picture, which takes a second at the end of a training."""
 _PLOT_TIMEOUT_S = 45.0
@@ -249,12 +251,26 @@ def _hand_over(saved: Checkpoint, target: Path) -> None:
     if saved.manifest.get("strategy") != "fsdp":
         _mirror(saved.path / MODEL, target)
         return
-    whole = hidden_name(target)
+    whole, record = hidden_name(target), target.with_name(_ORIGIN)
+    record.unlink(missing_ok=True)
     try:
-        consolidate(saved.path / MODEL, whole)
+        claims = {f"{MODEL}/{name}": claim for name, claim in consolidate(saved.path / MODEL, whole).items()}
         _mirror(whole, target)
     finally:
         discard(whole)
+    others = {name: claim for name, claim in saved.manifest["files"].items() if (target.parent / name).is_file()}
+    write_json(record, {"manifest": file_digest(saved.path / "manifest.json"), "files": {**others, **claims}})
+
+
+def whole_model(saved: Checkpoint) -> Path | None:
+    """Return `outputs/model` of the run if a checkpoint's shards are merged there, and no file has changed since."""
+    record = RunDir(saved.path.parent.parent).outputs / _ORIGIN
+    with contextlib.suppress(OSError, NbtoolsError):
+        origin = read_json(record) or {}
+        if origin.get("manifest") == file_digest(saved.path / "manifest.json"):
+            verify_files(record, origin["files"])
+            return record.with_name(MODEL)
+    return None
 
 
 def _mirror(source: Path, target: Path) -> None:

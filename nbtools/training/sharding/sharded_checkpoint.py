@@ -96,19 +96,25 @@ def rows_like(weight: Tensor, value: Tensor | StoredTensor) -> Tensor:
     return DTensor.from_local(part, weight.device_mesh, weight.placements, run_check=False, shape=shape, stride=stride)
 
 
-def consolidate(model: Path, target: Path) -> None:
+def consolidate(model: Path, target: Path) -> Claims:
     """Write what `from_pretrained` or peft loads into the new folder `target`, from shards, tensor by tensor.
+
+    Returns:
+        Size and SHA-256 of the files of weights.
 
     Raises:
         OSError: it cannot be written.
         CheckpointError: a shard cannot be read, or is missing.
     """
     shutil.copytree(model, target, ignore=shutil.ignore_patterns(_SHARD.format("*")))
+    claims: Claims = {}
     for folder in {path.parent for path in model.rglob(_SHARD.format("*"))}:
         is_adapter = (folder / ADAPTER_CONFIG_NAME).is_file()
         file = folder.relative_to(model) / (ADAPTER_SAFE_WEIGHTS_NAME if is_adapter else SAFE_WEIGHTS_NAME)
         weights = stored_tensors(folder.glob(_SHARD.format("*")))
-        write_rows(target / file, {name: StoredRows(weights[name]) for name in sorted(weights)})
+        rows = {name: StoredRows(weights[name]) for name in sorted(weights)}
+        claims[file.as_posix()] = write_rows(target / file, rows)
+    return claims
 
 
 class ShardedSaves:

@@ -56,10 +56,23 @@ def test_an_adapter_is_opened_with_its_base(cpu_project: Project, monkeypatch: p
     assert len(row["masks"]) == 1
 
 
-def test_shards_are_merged_for_a_prediction(texts: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_whole_weights_in_outputs_serve_unless_they_are_of_another_checkpoint_or_changed(
+    texts: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
     config = MLMPretrainingConfig(**TINY["mlm_pretraining"], strategy="fsdp")
     files = train_here(texts, config, monkeypatch=monkeypatch)
+    whole = files.outputs / "model"
     with model_folder_of(config, Checkpoint.read(files.checkpoint(6))) as folder:
-        (row,) = Predictor(folder, config, CPU).predict(["w1 [MASK]"], MLMPretrainingPredict())
-    assert len(row["masks"]) == 1
-    assert not folder.exists()
+        assert folder == whole
+    with model_folder_of(config, Checkpoint.read(files.checkpoint(3))) as folder:
+        assert folder != whole
+        assert (folder / "model.safetensors").is_file()
+    for name in ("config.json", "model.safetensors"):
+        content = (whole / name).read_bytes()
+        (whole / name).write_bytes(content[:-1] + b" ")
+        with model_folder_of(config, Checkpoint.read(files.checkpoint(6))) as folder:
+            assert folder != whole
+            (row,) = Predictor(folder, config, CPU).predict(["w1 [MASK]"], MLMPretrainingPredict())
+        assert len(row["masks"]) == 1
+        assert not folder.exists()
+        (whole / name).write_bytes(content)
