@@ -70,14 +70,15 @@ class FoundMetrics:
         self._sniffed: dict[tuple[str, int], bool | int] = {}
         """Path and inode -> whether the file holds rows, or its size while that is not decided."""
 
-    def history(self, cwd: str | None, args: Sequence[str], started: float | None, ended: float | None) -> History:
+    def history(self, ended: float | None) -> History:
         """Return all metrics; each comes from the source, or the files of one writer, with the most points of it.
 
-        The arguments are those of `places_of`; without `started`, no file is looked for.
+        Args:
+            ended: Unix time of the end; None while the program runs.
         """
         if (chosen := file_choices(self._files.path)) != self._chosen:
             self._chosen, self._next_look, self._has_ended, self._versions = chosen, float("-inf"), False, []
-        self._look(cwd, args, started, ended)
+        self._look(ended)
         is_complete, restarts = ended is not None, 0
         with contextlib.suppress(OSError):
             restarts = read_small(self._files.attempts).count(b"\n")
@@ -133,9 +134,9 @@ class FoundMetrics:
 
     # --- discovery ---
 
-    def _look(self, cwd: str | None, args: Sequence[str], started: float | None, ended: float | None) -> None:
+    def _look(self, ended: float | None) -> None:
         now = time.monotonic()
-        if started is None or self._has_ended or now < self._next_look:
+        if self._has_ended or now < self._next_look:
             return
         self._sniff_left_s = _SNIFF_S * (1 if ended is None else 20)
         with contextlib.suppress(OSError):
@@ -145,7 +146,7 @@ class FoundMetrics:
                 made = log_metrics(self._files, launch_of(self._files.path), log)
                 source = MetricSource(str(log), writer, changed, reader=made)
                 self._last_rank.setdefault(source.name, source)
-            places = places_of(self._files.path, cwd, args, started, ended)
+            places = places_of(self._files.path, ended)
             found: dict[str, tuple[Path, float]] = {}
             cut, others = list[Path](), dict[str, None]()
             self._remarks = []

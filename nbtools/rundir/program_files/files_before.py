@@ -2,13 +2,14 @@
 
 import contextlib
 import hashlib
+import itertools
 import re
 from pathlib import Path
 from typing import Any, Final
 
 from nbtools.rundir.json_files import read_json, write_json
 from nbtools.rundir.program_files.written_files import folders_of, walk
-from nbtools.rundir.rundir import RunDir
+from nbtools.rundir.rundir import RunDir, launch_of
 from nbtools.rundir.tail import open_regular
 
 _TABLES: Final = re.compile(r".+\.(?:csv|jsonl|json|log|ndjson|tsv|txt)(?:[.-]\d[\d._-]*)?")
@@ -30,7 +31,7 @@ class FilesBefore:
 
     def take(self) -> None:
         """Record the files as they are now, before the program is started."""
-        for root in folders_of(self._run.path):
+        for root in itertools.chain(*folders_of(launch_of(self._run.path))):
             for folder, _, entries in walk(root):
                 for name in (entry.name for entry in entries if _TABLES.fullmatch(entry.name)):
                     with contextlib.suppress(OSError):

@@ -11,10 +11,11 @@ import time
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from fixture_types import Audited, MonkeyPatch
-from launched import python
+from launched import python, record_launch
 
 from nbtools.errors import CheckpointError
 from nbtools.rundir.program_files import foreign_checkpoints
@@ -37,10 +38,10 @@ def cwd(run_dir: Path, tmp_path: Path) -> Path:
 
 
 def listed(
-    run_dir: Path, *args: str, pattern: str = "", goes_on: bool = False
+    run_dir: Path, *args: str, pattern: str = "", goes_on: bool = False, recorded: dict[str, Any] | None = None
 ) -> list[foreign_checkpoints.ForeignCheckpoint]:
-    cwd, ended = run_dir.parents[1] / "cwd", None if goes_on else time.time()
-    return foreign_checkpoints.checkpoints_of(run_dir, str(cwd), args, time.time() - 100, ended, pattern)[0]
+    record_launch(run_dir, run_dir.parents[1] / "cwd", *args, **(recorded or {}))
+    return foreign_checkpoints.checkpoints_of(run_dir, None if goes_on else time.time(), pattern)[0]
 
 
 def names(found: list[foreign_checkpoints.ForeignCheckpoint]) -> set[str]:
@@ -213,15 +214,15 @@ def test_a_folder_that_no_other_run_names_is_searched(run_dir: Path, cwd: Path) 
     (other / "launch.json").write_text(json.dumps({**launch, "args": ["--out_dir", "other"]}))
     assert listed(run_dir) == []
     assert listed(run_dir, pattern="ckpts/*.pt") == []
-    (run_dir / "launch.json").write_text(json.dumps({"program": {"checkpoints": "ckpts/*.pt"}}))
-    assert names(listed(run_dir, pattern="ckpts/*.pt")) == {"ckpts/ckpt_0.pt"}, "the pattern counts as named, too"
-    (run_dir / "launch.json").write_text(json.dumps({"default_folders": ["--out_dir", "ckpts", "--root_dir", ".."]}))
-    assert names(listed(run_dir)) == {"ckpts/ckpt_0.pt"}
+    named = listed(run_dir, pattern="ckpts/*.pt", recorded={"program": {"checkpoints": "ckpts/*.pt"}})
+    assert names(named) == {"ckpts/ckpt_0.pt"}, "the pattern counts as named, too"
+    own = {"default_folders": ["--out_dir", "ckpts", "--root_dir", ".."]}
+    assert names(listed(run_dir, recorded=own)) == {"ckpts/ckpt_0.pt"}
     (other / "launch.json").write_text(json.dumps({**launch, "args": ["--out_dir", "other", "--out_dir", "ckpts"]}))
-    assert listed(run_dir) == [], "both write to it"
-    _, shared = foreign_checkpoints.checkpoints_of(run_dir, str(cwd), (), time.time() - 100, None)
+    assert listed(run_dir, recorded=own) == [], "both write to it"
+    _, shared = foreign_checkpoints.checkpoints_of(run_dir, None)
     assert shared == {cwd / "ckpts": other.name}
-    assert names(listed(run_dir, "--out_dir", "other")) == {"other/ckpt_0.pt"}, "the last one counts"
+    assert names(listed(run_dir, "--out_dir", "other", recorded=own)) == {"other/ckpt_0.pt"}, "the last one counts"
 
 
 # --- when -----------------------------------------------------------------------------------------
@@ -243,11 +244,12 @@ def test_a_file_that_is_overwritten_is_one_checkpoint_with_its_newest_time(run_d
 
 
 def test_what_was_found_is_kept_for_some_seconds_and_looked_for_at_the_end(run_dir: Path, cwd: Path) -> None:
-    follows, started = foreign_checkpoints.ForeignCheckpoints(run_dir), time.time() - 100
-    assert follows.look(str(cwd), (), started, None, "") == []
+    follows = foreign_checkpoints.ForeignCheckpoints(run_dir)
+    record_launch(run_dir, cwd)
+    assert follows.look(None) == []
     write(cwd / "last.ckpt")
-    assert follows.look(str(cwd), (), started, None, "") == []
-    assert names(follows.look(str(cwd), (), started, time.time(), "")) == {"last.ckpt"}
+    assert follows.look(None) == []
+    assert names(follows.look(time.time())) == {"last.ckpt"}
 
 
 def test_a_folder_of_many_files_hides_no_checkpoint_beside_it(run_dir: Path, cwd: Path) -> None:
