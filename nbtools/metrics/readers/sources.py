@@ -56,12 +56,12 @@ class MetricSource:
     @property
     def counter(self) -> str | None:
         """The column that counts the rows of a table; "" for their order, None if none does, or the format says it."""
-        return self.rows.counter if self.rows is not None and self.rows.has_counter else None
+        return None if self.rows is None else self.rows.counter
 
     @property
-    def counters(self) -> list[str]:
-        """The columns that may count."""
-        return [name for name, may_count in self.rows.columns.items() if may_count] if self.rows is not None else []
+    def counters(self) -> list[str] | None:
+        """The columns that may count the rows of a table."""
+        return None if self.rows is None else [name for name, may_count in self.rows.columns.items() if may_count]
 
     @property
     def note(self) -> str:

@@ -78,7 +78,7 @@ class TableFile(Reader):
             if self._is_foreign:  # a block for each look: it may be written again
                 break
             self._read_lines(block[:-1])
-            self._is_foreign |= not self.rows.has_counter and len(block) > _HEAD_BYTES
+            self._is_foreign |= self.rows.counter is None and len(block) > _HEAD_BYTES
             if self.rows.begins_again:
                 self._begin_first()
             if time.thread_time() > deadline:
@@ -117,8 +117,8 @@ class TableFile(Reader):
 
     def _add(self, row: Mapping[str, Any]) -> bool:
         is_placed = self.rows.add(row)
-        if self.rows.has_counter == self.note.startswith(_NO_COUNTER):
-            self.note = "" if self.rows.has_counter else _no_counter([*row])
+        if (is_counted := self.rows.counter is not None) == self.note.startswith(_NO_COUNTER):
+            self.note = "" if is_counted else _no_counter([*row])
         return is_placed
 
     def _csv_line(self, line: str | None) -> None:

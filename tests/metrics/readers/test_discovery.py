@@ -280,7 +280,6 @@ def test_the_beginning_of_a_file_is_read_once_and_again_until_it_tells(
     opened: list[str] = []
     monkeypatch.setattr(discovery, "holds_rows", lambda path: (opened.append(Path(path).name), holds_rows(path))[1])
     monkeypatch.setattr(discovery, "_LOOK_EVERY_S", (0.0, 0.0))
-    monkeypatch.setattr(discovery, "_SNIFF_S", 9.0)
     (cwd / "prose.txt").write_text("This is no table.\n")
     (cwd / "log.txt").write_text('{"epoch": 0, "train')
     metrics = FoundMetrics(tmp_path, LogMetrics(tmp_path / "rank0.log"))

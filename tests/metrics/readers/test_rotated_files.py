@@ -60,7 +60,6 @@ class Reader:
 @pytest.fixture(autouse=True)
 def _looks_each_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(discovery, "_LOOK_EVERY_S", (0.0, 0.0))
-    monkeypatch.setattr(discovery, "_SNIFF_S", 9.0)  # a busy machine has no time to sniff at all files in one look
 
 
 def remarks(reader: Reader) -> list[str]:
