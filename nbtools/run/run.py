@@ -335,7 +335,7 @@ class Run:
         saved, state, failure = self.checkpoints, self.state, self.failure
         metrics = self.rows.newest_metrics if brief else self.metrics
         phases = {} if brief else self.phases()
-        best, labels = best_of(one for one in saved if isinstance(one, Checkpoint)), self.records.labels
+        best, labels = best_of(saved), self.records.labels
         return {
             "id": self.id,
             "name": self.name,

@@ -192,7 +192,7 @@ def holds_rows(path: str | Path) -> bool | None:
         head = file.read(_HEAD_BYTES)
     reader = TableFile(path)
     reader._read_lines(head[: head.rfind(b"\n") + 1])
-    if reader.rows.counter or reader._is_foreign:
+    if reader.rows.counter or reader.rows.begins_again or reader._is_foreign:
         return not reader._is_foreign
     return None if len(head) < _HEAD_BYTES else False
 

@@ -36,11 +36,7 @@ Found = Callable[[], tuple[History, list[str]]]
 def found(tmp_path: Path, cwd: Path) -> Found:
     """Look at the files of a run that has ended."""
     metrics = FoundMetrics(tmp_path, LogMetrics(tmp_path / "rank0.log"))
-
-    def look() -> tuple[History, list[str]]:
-        return metrics.history(time.time()), metrics.notes()
-
-    return look
+    return lambda: (metrics.history(time.time()), metrics.notes())
 
 
 def write(path: Path, steps: Iterable[int], value: float, age_s: float = 0.0, column: str = "loss") -> None:

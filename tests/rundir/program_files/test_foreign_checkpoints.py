@@ -73,6 +73,7 @@ def write(path: Path, content: bytes = b"weights", age_s: float = 10) -> Path:
         ("00000500.pt", None, None),
         ("checkpoint_3.safetensors", None, None),
         ("llama-3.1-step700.pt", 700, None),
+        ("out/epoch_1/model.pt", None, None),  # a lone file in a numbered folder
     ],
 )
 def test_usual_names_are_checkpoints(run_dir: Path, cwd: Path, name: str, step: int | None, epoch: int | None) -> None:
@@ -133,11 +134,6 @@ def test_a_numbered_folder_is_one_checkpoint_with_the_size_of_its_files(run_dir:
     assert (found.step, found.num_bytes) == (500, 20 + 7 + 2)
     write(cwd / "out/trainer_state.json", b"{}")
     assert names(listed(run_dir)) == {"out/checkpoint-500"}, "as Trainer.save_state writes it beside them"
-
-
-def test_a_lone_file_in_a_numbered_folder_is_the_checkpoint(run_dir: Path, cwd: Path) -> None:
-    write(cwd / "out/epoch_1/model.pt")
-    assert names(listed(run_dir)) == {"out/epoch_1/model.pt"}
 
 
 def test_folders_of_arguments_and_the_run_directory_are_searched(run_dir: Path, tmp_path: Path) -> None:
