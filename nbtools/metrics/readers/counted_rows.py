@@ -70,6 +70,11 @@ class CountedRows:
         """The curves of the columns, by the split that a cell names, as in `{"mode": "val", "loss": 0.5}`."""
         self.rewind()
 
+    @property
+    def counters(self) -> list[str]:
+        """The columns that may count."""
+        return [name for name, may_count in self.columns.items() if may_count]
+
     def rewind(self) -> None:
         """Expect the first row again."""
         self.begins_again, self.points, self._steps = False, Points(), RowSteps()

@@ -120,7 +120,7 @@ class FoundMetrics:
 
     def notes(self) -> list[str]:
         """Return from which file each curve comes, and what was seen but not understood, a line each."""
-        drawn, counters = self._merged.drawn, {source.name: source.counter for source in self.sources}
+        drawn, counters = self._merged.drawn, {s.name: s.rows.counter for s in self.sources if s.rows}
         words = {n: f"; counter: {one or 'none, rows by order'}" for n, one in counters.items() if one is not None}
         words |= {s.name: f"; {log.again}" for s in self._logs if isinstance(log := s.reader, LogMetrics) and log.again}
         lines = [f"{name or _PRINTED}: {', '.join(names)}{words.get(name, '')}" for name, names in drawn.items()]

@@ -54,16 +54,6 @@ class MetricSource:
         return self.reader.rows if isinstance(self.reader, Reader) else None
 
     @property
-    def counter(self) -> str | None:
-        """The column that counts the rows of a table; "" for their order, None if none does, or the format says it."""
-        return None if self.rows is None else self.rows.counter
-
-    @property
-    def counters(self) -> list[str] | None:
-        """The columns that may count the rows of a table."""
-        return None if self.rows is None else [name for name, may_count in self.rows.columns.items() if may_count]
-
-    @property
     def note(self) -> str:
         """Why rows are not read; "" if they are."""
         return self.failure or (self.reader.note if self.reader is not None else "")

@@ -206,7 +206,7 @@ def test_the_user_chooses_a_counter_or_the_order(tmp_path: Path) -> None:
     assert points_of(TableFile(path, chosen="tokens").poll())["train/loss"] == ([64, 128], [3.0, 2.0])
     reader = TableFile(path, chosen="")
     assert points_of(reader.poll())["train/loss"] == ([0, 1], [3.0, 2.0])
-    assert [name for name, may_count in reader.rows.columns.items() if may_count] == ["step", "tokens", "loss"]
+    assert reader.rows.counters == ["step", "tokens", "loss"]
 
 
 # --- layouts ------------------------------------------------------------------------------------
