@@ -1,10 +1,13 @@
 """Programs and runs that tests have started: their output, their processes by role, and waiting for their steps."""
 
+import json
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 from textwrap import indent
+from typing import Any
 
 import psutil
 from waiting import eventually
@@ -49,6 +52,12 @@ def supervisor_of(run: Run) -> psutil.Process:
 def ranks_of(run: Run) -> list[psutil.Process]:
     """Return the living ranks of a run."""
     return [process for role, process in processes_of(run).items() if role.isdigit()]
+
+
+def record_launch(run_dir: Path, cwd: Path | str, *args: str, age_s: float = 100, **more: Any) -> None:
+    """Write the launch.json of a program that was started some seconds ago in a working directory."""
+    content = {"time": time.time() - age_s, "cwd": str(cwd), "args": args, **more}
+    (run_dir / "launch.json").write_text(json.dumps(content))
 
 
 def python(*words: str | Path, cwd: Path | None = None, code: int = 0, **variables: str) -> str:

@@ -18,7 +18,7 @@ from nbtools.launcher.checks.findings import Finding, ok, size, warn
 from nbtools.machine import network
 from nbtools.machine.devices import GLOO_INTERFACE, Device, cuda_version, devices, driver_version, loopback, num_cores
 from nbtools.machine.interpreter import Interpreter, own_interpreter
-from nbtools.run.records import mapping_at, recorded_arguments
+from nbtools.run.records import mapping_at
 from nbtools.rundir.json_files import content_of, whole
 from nbtools.rundir.process_identity import ProcessIdentity
 from nbtools.rundir.program_files.written_files import named_folders
@@ -229,10 +229,10 @@ def check_cores(placed: Placement, runs: Path) -> Iterator[Finding]:
 
 def check_outputs(runs: Path, cwd: Path, args: Sequence[str], plan: Mapping[str, Any]) -> Iterator[Finding]:
     """Warn of active runs in `runs` that write to the folders of a program, by their arguments and their `plan`s."""
-    own = {flag: folder for flag, folder in named_folders(str(cwd), args, plan).items() if _OUTPUTS.search(flag)}
+    own = named_folders({**plan, "cwd": str(cwd)}, args)
+    own = {flag: folder for flag, folder in own.items() if _OUTPUTS.search(flag)}
     for run in map(RunDir, found_runs(runs)) if own else ():
-        launch = launch_of(run.path) if goes_on(run) else {}
-        theirs = named_folders(str(launch.get("cwd") or "/"), recorded_arguments(launch), launch)
+        theirs = named_folders(launch_of(run.path) if goes_on(run) else {})
         for flag in (flag for flag, folder in own.items() if folder in theirs.values()):
             folder = Path(own[flag])
             name = folder.relative_to(cwd) if folder.is_relative_to(cwd) else folder

@@ -187,13 +187,13 @@ def checkpoints_in(folder: Path) -> list[Checkpoint]:
     return found
 
 
-def best_of(checkpoints: Iterable[Checkpoint], count: int = 1) -> list[Checkpoint]:
+def best_of(checkpoints: Iterable[AnyCheckpoint], count: int = 1) -> list[Checkpoint]:
     """Return the `count` best checkpoints, best first, by the metric that the newest manifest names.
 
     Of equal ones the newer is better. A checkpoint without that metric (saved between evaluations), with a non-finite
-    value, or of another stage of the training than the newest is left out.
+    value, of another stage of the training than the newest, or of a user's program is left out.
     """
-    saved = list(checkpoints)
+    saved = [found for found in checkpoints if isinstance(found, Checkpoint)]
     newest: Mapping[str, Any] = max(saved, key=lambda found: found.step).manifest if saved else {}
     metric, sign = str(newest.get("best_by", BEST_BY)), 1 if newest.get("lower_is_better", True) else -1
     comparable = [found for found in saved if found.manifest.get("stage") == newest.get("stage")]

@@ -97,13 +97,6 @@ def recorded_arguments(launch: Mapping[str, Any]) -> list[str]:
     return [str(word) for word in args] if isinstance(args, list) else []
 
 
-def written_by(records: Records) -> tuple[str | None, list[str], float | None, float | None]:
-    """Return working directory, arguments, start and end time, which locate the files that a program wrote."""
-    launch = records.launch
-    cwd = launch.get("cwd")
-    return cwd if isinstance(cwd, str) else None, recorded_arguments(launch), records.started_at, records.ended_at
-
-
 def stop_signal(launch: Mapping[str, Any]) -> signal.Signals:
     """Return the signal that asks the processes of a launch.json to save and end."""
     wanted = mapping_at(dict(launch), "program").get("stop_signal")

@@ -25,7 +25,7 @@ from nbtools.run.lineage import parent_folder
 from nbtools.run.ranks.phases import PhaseRows, why_slow
 from nbtools.run.ranks.stacks import take_stacks
 from nbtools.run.ranks.stragglers import Straggler, stragglers
-from nbtools.run.records import Records, checkpoints_and_resume, mapping_at, shutdown_timeout_s, stop_signal, written_by
+from nbtools.run.records import Records, checkpoints_and_resume, mapping_at, shutdown_timeout_s, stop_signal
 from nbtools.run.run_history import RunHistory, last_values
 from nbtools.run.slurm_job import end_in_words, job_facts, runs_on_slurm
 from nbtools.run.state import RunState, commands_to_join, state_of, unsaved, waiting_for, why_stopped
@@ -199,7 +199,7 @@ class Run:
         if saved or not self.rows.is_program:
             return [*saved]
         with self._reading:
-            found = self.of_program.look(*written_by(self.records), pattern_of(self))
+            found = self.of_program.look(self.records.ended_at, pattern_of(self))
             if all(one.step is not None for one in found) and self.parent is None:
                 return [*found]
             return [*with_steps(found, self.own_history, self.rows.shift)]
@@ -335,7 +335,7 @@ class Run:
         saved, state, failure = self.checkpoints, self.state, self.failure
         metrics = self.rows.newest_metrics if brief else self.metrics
         phases = {} if brief else self.phases()
-        best, labels = best_of(one for one in saved if isinstance(one, Checkpoint)), self.records.labels
+        best, labels = best_of(saved), self.records.labels
         return {
             "id": self.id,
             "name": self.name,

@@ -14,7 +14,7 @@ from nbtools.metrics.printed.shapes import numbers_in
 from nbtools.metrics.readers.discovery import FoundMetrics
 from nbtools.metrics.readers.sources import MetricSource
 from nbtools.run.lineage import ancestors
-from nbtools.run.records import Records, mapping_at, written_by
+from nbtools.run.records import Records, mapping_at
 from nbtools.rundir.json_files import MAX_STEP, file_stamp, whole
 from nbtools.rundir.rundir import RunDir, has_recipe, has_started
 from nbtools.rundir.secret_values import secrets_of, without_secrets
@@ -54,7 +54,7 @@ class RunHistory:
         self._written.follow(self._tail)  # without the lock: a long file takes seconds
         with self._lock:
             self.is_read = True
-            return self._readers[1].history(*written_by(self.records)) if self.is_program else self._written
+            return self._readers[1].history(self.records.ended_at) if self.is_program else self._written
 
     @property
     def joined(self) -> History:

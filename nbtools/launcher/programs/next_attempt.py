@@ -8,7 +8,6 @@ from typing import Any
 
 from nbtools.run.checkpoints import AnyCheckpoint, checkpoints_in, newest_verified, steered_values
 from nbtools.run.records import checkpoints_and_resume, recorded_arguments
-from nbtools.rundir.json_files import finite
 from nbtools.rundir.program_files.foreign_checkpoints import ForeignCheckpoint, checkpoints_of, newest_whole
 from nbtools.rundir.rundir import RunDir, has_recipe
 from nbtools.script.resume_arguments import CHECKPOINT, with_checkpoint
@@ -49,8 +48,6 @@ def resuming(args: Sequence[str], checkpoint: Path, *, steered: bool = True) -> 
 
 
 def _saved_by_program(run: RunDir, plan: Mapping[str, Any]) -> list[ForeignCheckpoint]:
-    cwd, started, pattern = plan.get("cwd"), finite(plan.get("time")), checkpoints_and_resume(plan)[0]
-    where, now = cwd if isinstance(cwd, str) else None, time.time()
     with contextlib.suppress(OSError):
-        return checkpoints_of(run.path, where, recorded_arguments(plan), started or now, now, pattern)[0]
+        return checkpoints_of(run.path, time.time(), checkpoints_and_resume(plan)[0])[0]
     return []

@@ -86,8 +86,7 @@ def planned_resume(
 
 def overwritten(parent: Run, found: ForeignCheckpoint, args: Sequence[str]) -> str:
     """Return a warning if a resume from a checkpoint, with further arguments, overwrites checkpoints of the parent."""
-    folder, cwd, own = found.path.parent, str(parent.info.get("cwd") or "/"), recorded_arguments(parent.info)
-    before, after = (named_folders(cwd, words, parent.info) for words in (own, [*own, *args]))
+    folder, before, after = found.path.parent, named_folders(parent.info), named_folders(parent.info, args)
     flags = [flag for flag, named in before.items() if folder.is_relative_to(named)]
     has_later = any(one.path.parent == folder and one.time > found.time for one in _saved(parent))
     is_same_name = bool(args) and not any(map(str.isdigit, found.path.name))

@@ -59,7 +59,9 @@ class CountedRows:
 
     def __init__(self, chosen: str | None = None) -> None:
         self.chosen, self.restarts = chosen, 0
-        self.counter, self.unit = "", "row"  # type: tuple[str, Unit]
+        self.counter: str | None = None
+        """The column that counts; "" for the order of the rows, None while no row could be placed."""
+        self.unit: Unit = "row"
         self.total: int | None = None
         self.columns: dict[str, bool] = {}
         """Column -> whether it may count: it has whole numbers."""
@@ -68,14 +70,14 @@ class CountedRows:
         """The curves of the columns, by the split that a cell names, as in `{"mode": "val", "loss": 0.5}`."""
         self.rewind()
 
+    @property
+    def counters(self) -> list[str]:
+        """The columns that may count."""
+        return [name for name, may_count in self.columns.items() if may_count]
+
     def rewind(self) -> None:
         """Expect the first row again."""
         self.begins_again, self.points, self._steps = False, Points(), RowSteps()
-
-    @property
-    def has_counter(self) -> bool:
-        """Whether rows were placed, if only by their order."""
-        return self._rank < _UNCOUNTED
 
     def add(self, row: Mapping[str, Any]) -> bool:
         """Add the numbers of a row; whether it could be placed."""
@@ -92,17 +94,15 @@ class CountedRows:
         if not values or self._rank == rank == _UNCOUNTED:
             return False
         if rank < self._rank:
-            self.begins_again, self._rank = self.has_counter, rank
+            self.begins_again, self._rank, self.counter = self.counter is not None, rank, counter
             units: dict[int, Unit] = {EPOCH: "epoch", _BY_ORDER: "row"}
-            self.counter = counter
             self.unit = "sample" if counter.endswith("samples") else units.get(rank, "step")
         if rank == self._rank:
             last = columns.counters[-1][1] if columns.counters else ""
             outer = numbers.get(last, -1.0) if last != counter else -1.0
             step = self._steps.place(int(numbers[counter]) if counter else None, outer, values.keys())
             if self.chosen is None and self._steps.contradict(self.restarts):
-                self._excluded.add(counter)  # it counts in epochs that the file does not name, or something else
-                self._rank, self.begins_again = _UNCOUNTED, True
+                self._exclude(counter)  # it counts in epochs that the file does not name, or something else
         elif rank == EPOCH:
             step = self._steps.end_of(int(numbers[counter]), values.keys())
         else:
@@ -114,6 +114,12 @@ class CountedRows:
             add_point(self.points, curve, step, value, time)
         return True
 
+    def _exclude(self, counter: str) -> None:
+        """Take a column for none that counts; rows that were placed are added once more."""
+        self._excluded.add(counter)
+        self.begins_again |= self.counter is not None
+        self._rank, self.counter = _UNCOUNTED, None
+
     def _counter_of(self, columns: TableColumns, numbers: Mapping[str, float], *, is_plain: bool) -> tuple[int, str]:
         """Return rank and name of a row's best counter."""
         if self.chosen:
@@ -123,8 +129,7 @@ class CountedRows:
             if name not in self._excluded and _is_count(numbers.get(name)):
                 return rank, name
             if numbers.get(name, 0.0) % 1 > 0:  # epochs as 0.25: those that are whole would be a part of the rows
-                self._excluded.add(name)
-                self._rank, self.begins_again = _UNCOUNTED, self.has_counter
+                self._exclude(name)
         is_ordered = self.chosen == "" or self._excluded or (is_plain and columns.is_measured and not columns.counters)
         return (_BY_ORDER if is_ordered else _UNCOUNTED), ""
 

@@ -6,6 +6,7 @@
 """
 
 import contextlib
+import math
 import os
 import re
 import time
@@ -34,8 +35,8 @@ _METRICS: Final = re.compile(
     r"events\.out\.tfevents\..*|run-.*\.wandb|.*\.(?:csv|jsonl)(?:[.-]\d[\d._-]*)?|" + re.escape(_STATE)
 )
 """Names of files with metrics, also of those that a rotation has left: `metrics.csv.1`."""
-_SNIFF_S: Final = 0.01
-"""Time of a look in which the beginnings of files are read; the next one continues."""
+_MOST_SNIFFED: Final = 40
+"""Files of which one look reads the beginning; the next one continues."""
 _PRINTED: Final = "printed lines"
 _SHARE: Final = 0.05
 """Share of the time that looks for files take, within these limits of the interval."""
@@ -55,34 +56,36 @@ class FoundMetrics:
         self._files = RunDir(run_dir)
         rows = str(self._files.metrics)
         self._own = MetricSource(rows, rows, 0, History() if written is None else written, is_asked=True)
+        self._log, self._last_rank = MetricSource("", "", 0, reader=printed), dict[str, MetricSource]()
         self._sources: dict[str, MetricSource] = {}
         self._chosen: dict[str, dict[str, Any]] = {}
-        self._next_look = float("-inf")
-        self._has_ended = False
+        self._next_look = -math.inf
+        """Time of the next look for files; infinite after the last one."""
         self._merged = Curves(History(), {}, {})
         self._versions: list[tuple[History, int]] = []
-        self._log = MetricSource("", "", 0, reader=printed)
-        self._last_rank: dict[str, MetricSource] = {}
-        self._written: list[str] = []
         self._remarks: list[str] = []
         """Sentences on folders and files that are not read."""
-        self._sniff_left_s = 0.0
+        self._sniffs_left = 0
         self._sniffed: dict[tuple[str, int], bool | int] = {}
         """Path and inode -> whether the file holds rows, or its size while that is not decided."""
 
-    def history(self, cwd: str | None, args: Sequence[str], started: float | None, ended: float | None) -> History:
+    def history(self, ended: float | None) -> History:
         """Return all metrics; each comes from the source, or the files of one writer, with the most points of it.
 
-        The arguments are those of `places_of`; without `started`, no file is looked for.
+        Args:
+            ended: Unix time of the end; None while the program runs.
         """
         if (chosen := file_choices(self._files.path)) != self._chosen:
-            self._chosen, self._next_look, self._has_ended, self._versions = chosen, float("-inf"), False, []
-        self._look(cwd, args, started, ended)
+            self._chosen, self._next_look, self._versions = chosen, -math.inf, []
+        if (began := time.monotonic()) >= self._next_look:
+            is_last = self._look(ended)
+            pause = min(max((time.monotonic() - began) / _SHARE, _LOOK_EVERY_S[0]), _LOOK_EVERY_S[1])
+            self._next_look = math.inf if is_last else began + pause
         is_complete, restarts = ended is not None, 0
         with contextlib.suppress(OSError):
             restarts = read_small(self._files.attempts).count(b"\n")
-        for table in (source.reader.rows for source in self.sources if isinstance(source.reader, TableFile)):
-            table.restarts = restarts
+        for table in (source.reader for source in self.sources if isinstance(source.reader, TableFile)):
+            table.rows.restarts = restarts
         files = [source for source in (self._own, *self.sources) if source.poll(is_complete=is_complete)]
         lines = [source for source in self._logs if source.poll(is_complete=is_complete)]
         lines = [self._log] if self._log in lines else lines
@@ -116,7 +119,7 @@ class FoundMetrics:
 
     def notes(self) -> list[str]:
         """Return from which file each curve comes, and what was seen but not understood, a line each."""
-        drawn, counters = self._merged.drawn, {source.name: source.counter for source in self.sources}
+        drawn, counters = self._merged.drawn, {s.name: s.rows.counter for s in self.sources if s.rows}
         words = {n: f"; counter: {one or 'none, rows by order'}" for n, one in counters.items() if one is not None}
         words |= {s.name: f"; {log.again}" for s in self._logs if isinstance(log := s.reader, LogMetrics) and log.again}
         lines = [f"{name or _PRINTED}: {', '.join(names)}{words.get(name, '')}" for name, names in drawn.items()]
@@ -126,95 +129,75 @@ class FoundMetrics:
         lines += [f"{one.name or self._files.log}: not read: {one.note}" for one in every if one.note]
         lines += self._remarks
         if not drawn:
-            found = "no metrics were found" if self._has_ended else "no metrics yet"
+            found = "no metrics were found" if self._next_look == math.inf else "no metrics yet"
             lines.append(f'{found}; click a number in the Log tab of the panel, or print lines such as "{EXAMPLE}"')
-            lines += [f"files that it wrote: {_listed(self._written)}"] if self._written and self._has_ended else []
         return lines
 
     # --- discovery ---
 
-    def _look(self, cwd: str | None, args: Sequence[str], started: float | None, ended: float | None) -> None:
-        now = time.monotonic()
-        if started is None or self._has_ended or now < self._next_look:
-            return
-        self._sniff_left_s = _SNIFF_S * (1 if ended is None else 20)
-        with contextlib.suppress(OSError):
+    def _look(self, ended: float | None) -> bool:
+        """Look for new files; whether no other look can find more."""
+        cut, found, is_last, self._remarks = list[Path](), dict[str, tuple[Path, float]](), ended is not None, []
+        self._sniffs_left = _MOST_SNIFFED * (20 if is_last else 1)
+        try:
             # Some programs, such as Megatron's, print on the last rank alone.
             for log in [] if self._log.history else sorted(last_rank_logs(self._files.path)):
-                writer, changed = f"last rank's {log.name}", log.stat().st_mtime
                 made = log_metrics(self._files, launch_of(self._files.path), log)
-                source = MetricSource(str(log), writer, changed, reader=made)
+                source = MetricSource(str(log), f"last rank's {log.name}", log.stat().st_mtime, reader=made)
                 self._last_rank.setdefault(source.name, source)
-            places = places_of(self._files.path, cwd, args, started, ended)
-            found: dict[str, tuple[Path, float]] = {}
-            cut, others = list[Path](), dict[str, None]()
-            self._remarks = []
+            places = places_of(self._files.path, ended)
             for root in (self._files.tensorboard, self._files.wandb, *places.named, *places.working):
-                for path, changed, has_rows in self._files_below(root, places, cut, every=ended is not None):
-                    if root in places.left_out:
-                        other = f"run {places.left_out[root]} ran there at the same time"
-                        self._remarks += [f"{root}: not read: {other}; give each run a folder of its own"] * has_rows
-                    elif has_rows:
-                        first, before = found.get(path, (root, changed))
-                        found[path] = first, max(before, changed)
+                for path, changed in self._files_below(root, places, cut):
+                    if root not in places.left_out:
+                        found.setdefault(path, (root, changed))
                     else:
-                        others[path] = None
-            self._remarks = [*dict.fromkeys(self._remarks)]
-            if cut and not found:
-                many = _listed([*map(str, cut)], 3)
-                self._remarks.append(f"{many}: too many entries; name a folder with --output_dir")
-            self._take(found)
-            self._written = [*others]
-            self._has_ended = ended is not None and self._sniff_left_s > 0
-        took = time.monotonic() - now
-        self._next_look = now + min(max(took / _SHARE, _LOOK_EVERY_S[0]), _LOOK_EVERY_S[1])
+                        other = f"run {places.left_out[root]} ran there at the same time"
+                        self._remarks.append(f"{root}: not read: {other}; give each run a folder of its own")
+        except OSError:  # the next look finds it
+            return False
+        if cut and not found:
+            many = _listed([*map(str, cut)], 3)
+            self._remarks.append(f"{many}: too many entries; name a folder with --output_dir")
+        self._take(found)
+        self._remarks = [*dict.fromkeys(self._remarks)]
+        return is_last and self._sniffs_left > 0
 
-    def _files_below(
-        self, root: Path, places: Places, cut: list[Path], *, every: bool
-    ) -> Iterator[tuple[str, float, bool]]:
-        """Yield the program's files below a folder that may hold metrics, or `every` file.
+    def _files_below(self, root: Path, places: Places, cut: list[Path]) -> Iterator[tuple[str, float]]:
+        """Yield the program's files below a folder that may hold metrics, each with the time of its change.
 
-        Of each also the time of its change, and whether it may hold metrics; `cut` receives the folders that are not
-        read to their end.
+        `cut` receives the folders that are not read to their end.
         """
         for folder, _, entries in walk(root, cut):
             is_log = folder in (self._files.path, self._files.ranks) or "wandb" in folder.parts[len(root.parts) - 1 :]
-            for name in (entry.name for entry in entries):
-                if every or _METRICS.fullmatch(name) or (not is_log and _LOOSE.fullmatch(name)):
-                    yield from self._told(folder / name, places, is_log=is_log)
-
-    def _told(self, path: Path, places: Places, *, is_log: bool) -> Iterator[tuple[str, float, bool]]:
-        """Yield a file, if it is the program's: its path, its time, and whether it may have rows."""
-        with contextlib.suppress(OSError):  # just removed
-            if places.has(status := path.lstat()) and str(path) != self._own.name:
-                is_named = _METRICS.fullmatch(path.name) is not None
-                has_rows = is_named or (not is_log and self._holds_rows(str(path), status))
-                yield str(path), status.st_mtime, has_rows
+            for entry in (entry for entry in entries if entry.path != self._own.name):
+                is_named = _METRICS.fullmatch(entry.name)
+                if is_named or (not is_log and _LOOSE.fullmatch(entry.name)):
+                    with contextlib.suppress(OSError):  # just removed
+                        status = entry.stat(follow_symlinks=False)
+                        if places.has(status) and (is_named or self._holds_rows(entry.path, status)):
+                            yield entry.path, status.st_mtime
 
     def _holds_rows(self, path: str, status: os.stat_result) -> bool:
         """Whether the first lines of a file are rows; it is read once, and again while that is not decided."""
         known = self._sniffed.get(key := (path, status.st_ino), 0)
-        if not _LOOSE.fullmatch(path) or known == status.st_size or isinstance(known, bool) or self._sniff_left_s <= 0:
-            return known is True
-        began, found = time.monotonic(), holds_rows(path)
-        self._sniff_left_s -= time.monotonic() - began
-        self._sniffed[key] = status.st_size if found is None else found
-        return found is True
+        if not isinstance(known, bool) and known != status.st_size and self._sniffs_left > 0:
+            self._sniffs_left -= 1
+            decided = holds_rows(path)
+            known = self._sniffed[key] = status.st_size if decided is None else decided
+        return known is True
 
     def _take(self, files: dict[str, tuple[Path, float]]) -> None:
         """Read the newest files."""
-        before = FilesBefore(self._files)
         by_age = sorted(files, key=lambda path: -files[path][1])
         earlier = [path for path in by_age if path.endswith(_STATE)][1:]  # the newest has the rows of all
         for path, source in [*self._sources.items()]:
-            table, choices = source.reader, self._chosen.get(kind_of_file(path), {})
-            is_new = isinstance(table, TableFile) and table.rows.chosen != choices.get("")
-            source.choices = choices
+            source.choices = choices = self._chosen.get(kind_of_file(path), {})
             source.changed = files[path][1] if path in files else source.changed
+            is_new = isinstance(source.reader, TableFile) and source.reader.rows.chosen != choices.get("")
             if path in earlier or is_new:  # the user chose another counter
                 del self._sources[path]
         new = [path for path in by_age if path not in self._sources and path not in earlier]
-        room = max(_MAX_FILES - len(self._sources), 0)
+        room, before = max(_MAX_FILES - len(self._sources), 0), FilesBefore(self._files)
         for path in new[:room]:
             (root, changed), place, name = files[path], Path(path), Path(path).name
             choices = self._chosen.get(kind_of_file(name), {})

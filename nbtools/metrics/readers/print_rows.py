@@ -15,7 +15,7 @@ from nbtools.metrics.columns import Series
 from nbtools.metrics.history import History
 from nbtools.metrics.printed.run_patterns import log_metrics
 from nbtools.metrics.readers.discovery import FoundMetrics
-from nbtools.rundir.json_files import finite, strict_number
+from nbtools.rundir.json_files import strict_number
 from nbtools.rundir.rundir import RunDir, launch_of
 from nbtools.rundir.tail import Tail
 
@@ -51,13 +51,10 @@ def main() -> None:
     """Print the rows of one run."""
     run, seen, is_over = RunDir(Path(sys.argv[1])), dict[str, Series](), False
     written, tail = History(), Tail(run.metrics)
-    launch = launch_of(run.path)
-    found = FoundMetrics(run.path, log_metrics(run, launch), written)
-    args = [str(arg) for arg in launch.get("args") or ()]
+    found = FoundMetrics(run.path, log_metrics(run, launch_of(run.path)), written)
     while True:
         written.follow(tail)
-        history = found.history(launch.get("cwd"), args, finite(launch.get("time")), None)
-        sys.stdout.buffer.write(new_rows(history, seen, sys.argv[2:]))
+        sys.stdout.buffer.write(new_rows(found.history(None), seen, sys.argv[2:]))
         sys.stdout.buffer.flush()
         if is_over:
             break

@@ -54,16 +54,6 @@ class MetricSource:
         return self.reader.rows if isinstance(self.reader, Reader) else None
 
     @property
-    def counter(self) -> str | None:
-        """The column that counts the rows of a table; "" for their order, None if none does, or the format says it."""
-        return self.rows.counter if self.rows is not None and self.rows.has_counter else None
-
-    @property
-    def counters(self) -> list[str]:
-        """The columns that may count."""
-        return [name for name, may_count in self.rows.columns.items() if may_count] if self.rows is not None else []
-
-    @property
     def note(self) -> str:
         """Why rows are not read; "" if they are."""
         return self.failure or (self.reader.note if self.reader is not None else "")

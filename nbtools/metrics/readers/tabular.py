@@ -21,7 +21,6 @@ from nbtools.rundir.tail import Tail, open_regular
 _NO_COUNTER: Final = "no column counts its rows"
 _MAX_STATE_BYTES: Final = 256 << 20
 _MAX_COLUMNS: Final = 1000
-_MAX_LINES_OF_ROW: Final = 100
 _HEAD_BYTES: Final = 16 << 10
 _BLOCK_BYTES: Final = 256 << 10
 
@@ -64,8 +63,6 @@ class TableFile(Reader):
         self.rows.rewind()
         self._header = [] if self._is_foreign else self._header
         self._is_foreign = False
-        self._begun: list[str] = []
-        """Lines of a row of which a cell in quotes continues in the next line."""
 
     def read(self, points: Points, deadline: float) -> None:
         """Read new rows until a thread's CPU time; if that is infinite, also a last line without a newline."""
@@ -78,13 +75,11 @@ class TableFile(Reader):
             if self._is_foreign:  # a block for each look: it may be written again
                 break
             self._read_lines(block[:-1])
-            self._is_foreign |= not self.rows.has_counter and len(block) > _HEAD_BYTES
+            self._is_foreign |= self.rows.counter is None and len(block) > _HEAD_BYTES
             if self.rows.begins_again:
                 self._begin_first()
             if time.thread_time() > deadline:
                 break
-        if is_complete:
-            self._csv_line(None)
         self._take()
         if not self._is_foreign and (block or self.history.num_unread_bytes):
             self.leave(self.path.stat().st_size - self._tail.position)
@@ -109,27 +104,17 @@ class TableFile(Reader):
                 self._is_csv = text.lstrip()[0] != "{"
             if self._is_foreign or self.rows.begins_again:
                 return
-            if self._is_csv:
-                self._csv_line(text)
+            if self._is_csv and text.strip():
+                self._csv_row(text)
             elif text.strip():
                 row = _parsed(text)
                 self._add(row if isinstance(row, dict) else {})
 
     def _add(self, row: Mapping[str, Any]) -> bool:
         is_placed = self.rows.add(row)
-        if self.rows.has_counter == self.note.startswith(_NO_COUNTER):
-            self.note = "" if self.rows.has_counter else _no_counter([*row])
+        if (is_counted := self.rows.counter is not None) == self.note.startswith(_NO_COUNTER):
+            self.note = "" if is_counted else _no_counter([*row])
         return is_placed
-
-    def _csv_line(self, line: str | None) -> None:
-        """Read a line, with those before it of which a quote is still open; None for the end of the file."""
-        self._begun += [] if line is None or not (line.strip() or self._begun) else [line]
-        is_open = sum(each.count('"') for each in self._begun) % 2 == 1
-        if is_open and line is not None and len(self._begun) < _MAX_LINES_OF_ROW:
-            return
-        texts, self._begun = (self._begun if is_open else ["\n".join(self._begun)]), []
-        for text in filter(None, texts):
-            self._csv_row(text)
 
     def _csv_row(self, text: str) -> None:
         """Read a row, or a header: the first one, and that of a restart, which counts from there on."""
@@ -192,7 +177,7 @@ def holds_rows(path: str | Path) -> bool | None:
         head = file.read(_HEAD_BYTES)
     reader = TableFile(path)
     reader._read_lines(head[: head.rfind(b"\n") + 1])
-    if reader.rows.counter or reader._is_foreign:
+    if reader.rows.counter or reader.rows.begins_again or reader._is_foreign:
         return not reader._is_foreign
     return None if len(head) < _HEAD_BYTES else False
 

@@ -87,7 +87,7 @@ class CheckpointList:
         `why_none` says why none is listed.
         """
         self._why_none = why_none
-        self.found, best = list(found), _best_of(found)
+        self.found, best = list(found), best_of(found)
         if is_program:
             self.changes.description, self.changes.placeholder = "Arguments", "--lr 1e-4"
             self.changes.style.description_width = "76px"
@@ -120,7 +120,7 @@ class CheckpointList:
         self._key = key
         self.verify.disabled = not shown
         found = f"found: {self._why_none}" if self._why_none else "saved yet"
-        table = _table(shown, self._said, len(self.found) - len(shown), _best_of(self.found))
+        table = _table(shown, self._said, len(self.found) - len(shown), best_of(self.found))
         self.table.value = table or f"<div style='{FONT}{MUTED}'>No checkpoint has been {literal(found)}.</div>"
 
     def check(self) -> str:
@@ -141,10 +141,6 @@ def checkpoint_label(checkpoint: AnyCheckpoint) -> str:
     loss = checkpoint.metrics.get("eval/loss")
     name = "" if isinstance(checkpoint, Checkpoint) else checkpoint.name
     return " · ".join(filter(None, (_step_of(checkpoint), "" if loss is None else f"eval loss {loss:.4g}", name)))
-
-
-def _best_of(found: Sequence[AnyCheckpoint]) -> list[Checkpoint]:
-    return best_of(one for one in found if isinstance(one, Checkpoint))
 
 
 def _step_of(checkpoint: AnyCheckpoint) -> str:

@@ -213,10 +213,10 @@ class FileChoices:
         """Show the files with rows, also those that are not drawn since nothing counts them."""
         found = []
         for one in sources:
-            columns = None if one.rows is None else one.counters
-            if one.history or one.rows is not None:
+            if one.history or one.rows:
+                counter, columns = (one.rows.counter, one.rows.counters) if one.rows else (None, None)
                 drawn = [*filter(one.draws, one.history)]
-                found.append((Path(one.name).name, one.counter, columns, drawn, [*one.history]))
+                found.append((Path(one.name).name, counter, columns, drawn, [*one.history]))
         if found != self._shown:
             self._shown, before = found, self.widget.children
             self.widget.children = [in_column(*self._controls(*shown)) for shown in found[:_MOST_FILES]]

@@ -2,13 +2,14 @@
 
 import contextlib
 import hashlib
+import itertools
 import re
 from pathlib import Path
 from typing import Any, Final
 
-from nbtools.rundir.json_files import read_json, write_json
+from nbtools.rundir.json_files import content_of, write_json
 from nbtools.rundir.program_files.written_files import folders_of, walk
-from nbtools.rundir.rundir import RunDir
+from nbtools.rundir.rundir import RunDir, launch_of
 from nbtools.rundir.tail import open_regular
 
 _TABLES: Final = re.compile(r".+\.(?:csv|jsonl|json|log|ndjson|tsv|txt)(?:[.-]\d[\d._-]*)?")
@@ -22,15 +23,12 @@ class FilesBefore:
     def __init__(self, run: RunDir) -> None:
         """Read the record of a run: empty if its start was not recorded."""
         self._run = run
-        self._files: dict[str, list[Any]] = {}
-        with contextlib.suppress(TypeError, ValueError, AttributeError):
-            recorded = (read_json(run.files_before) or {}).get("files", {}).items()
-            self._files = {path: [int(inode), int(size), *rest] for path, (inode, size, *rest) in recorded}
-        self._by_inode = {facts[0]: facts for facts in self._files.values()}  # a rotation renames a file
+        recorded = content_of(run.files_before).get("files")
+        self._files: dict[str, list[Any]] = dict(recorded) if isinstance(recorded, dict) else {}
 
     def take(self) -> None:
         """Record the files as they are now, before the program is started."""
-        for root in folders_of(self._run.path):
+        for root in itertools.chain(*folders_of(launch_of(self._run.path))):
             for folder, _, entries in walk(root):
                 for name in (entry.name for entry in entries if _TABLES.fullmatch(entry.name)):
                     with contextlib.suppress(OSError):
@@ -51,12 +49,12 @@ class FilesBefore:
 
     def end_in(self, path: str) -> int:
         """Return the offset in a file at which the rows of this run begin."""
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError, TypeError, ValueError):  # also of a damaged record
             status = Path(path).lstat()
-            _, size, changed, end = self._by_inode.get(status.st_ino, (0, 0, 0, ""))
-            is_same = status.st_size > size or (status.st_size, status.st_mtime_ns) == (size, changed)
-            if size and is_same and _end_of(Path(path), size) == end:
-                return int(size)
+            for inode, size, changed, end in self._files.values():  # a rotation renames a file
+                is_same = status.st_size > size or (status.st_size, status.st_mtime_ns) == (size, changed)
+                if inode == status.st_ino and is_same and _end_of(Path(path), size) == end:
+                    return int(size)
         return 0
 
     def _write(self) -> None:

@@ -113,25 +113,22 @@ class ForeignCheckpoints:
         self.shared: dict[Path, str] = {}
         """Folders whose checkpoints may be those of another run, whose name is the value, as of the last look."""
 
-    def look(
-        self, cwd: str | None, args: Sequence[str], started: float | None, ended: float | None, pattern: str = ""
-    ) -> list[ForeignCheckpoint]:
+    def look(self, ended: float | None, pattern: str = "") -> list[ForeignCheckpoint]:
         """Return the checkpoints, oldest first; a checkpoint is included once its files no longer change.
 
         The arguments are those of `checkpoints_of`. What was found is kept for some seconds, and from the end on.
         """
-        now, key = time.monotonic(), (ended, started is None, pattern)
-        is_known = key == self._key and (ended is not None or now - self._looked < _LOOK_EVERY_S)
-        if started is not None and not is_known:
+        now = time.monotonic()
+        if self._key != (ended, pattern) or (ended is None and now - self._looked >= _LOOK_EVERY_S):
             self._looked = now
             with contextlib.suppress(OSError):
-                self._found, self.shared = checkpoints_of(self._run_dir, cwd, args, started, ended, pattern)
-                self._key = key
+                self._found, self.shared = checkpoints_of(self._run_dir, ended, pattern)
+                self._key = ended, pattern
         return self._found
 
 
 def checkpoints_of(
-    run_dir: Path, cwd: str | None, args: Sequence[str], started: float, ended: float | None, pattern: str = ""
+    run_dir: Path, ended: float | None, pattern: str = ""
 ) -> tuple[list[ForeignCheckpoint], dict[Path, str]]:
     """Return the checkpoints that a program wrote, oldest first, and the folders of those that another run may have
     written, each with the name of that run; the arguments and errors are those of `places_of`.
@@ -143,9 +140,9 @@ def checkpoints_of(
     shared: dict[Path, str] = {}
     found: dict[Path, ForeignCheckpoint] = {}
     before = time.time() - _QUIET_S if ended is None else float("inf")
-    places = places_of(run_dir, cwd, args, started, ended)
+    places = places_of(run_dir, ended)
     roots = [run_dir, *places.named, *places.working]
-    folder, rest = split_pattern(cwd, pattern)
+    folder, rest = split_pattern(next(map(str, places.working), "/"), pattern)
     for root in [folder] if pattern else dict.fromkeys(roots):
         other = places.left_out.get(next((one for one in roots if root.is_relative_to(one)), root) if pattern else root)
         if other is not None and not pattern and places.named and root not in places.named:

@@ -7,7 +7,9 @@ followed. A folder that another run wrote to at the same time is left out: the f
 
 import bisect
 import contextlib
+import errno
 import json
+import math
 import os
 import re
 import stat
@@ -19,7 +21,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from nbtools.project import expanded
-from nbtools.rundir.json_files import finite, read_json
+from nbtools.rundir.json_files import content_of, finite
 from nbtools.rundir.rundir import RunDir, launch_of
 from nbtools.rundir.tail import open_regular
 
@@ -59,38 +61,42 @@ class Places:
         return stat.S_ISREG(status.st_mode) and status.st_uid == self.uid and is_in_time
 
 
-def places_of(run_dir: Path, cwd: str | None, args: Sequence[str], started: float, ended: float | None) -> Places:
-    """Return where and when a program wrote files; OSError if the run directory, or its folder, cannot be read.
+def places_of(run_dir: Path, ended: float | None) -> Places:
+    """Return where and when the program of a run wrote files, as its launch.json says.
 
     Args:
-        run_dir: its run directory; the files of its owner count.
-        cwd: its working directory.
-        args: its arguments.
-        started: Unix time of the launch.
+        run_dir: The run directory; the files of its owner count.
         ended: Unix time of the end; None while it runs.
+
+    Raises:
+        OSError: There is no launch.json, or the run directory or its folder cannot be read.
     """
-    first, last = _first_line_at(RunDir(run_dir), started), float("inf") if ended is None else ended
-    working = (Path(cwd),) if cwd and cwd[0] == "/" else ()
-    named = tuple(_existing_folders(cwd, args, launch_of(run_dir)))
-    others = [*_neighbours(run_dir)] if named or working else []
-    left_out: dict[Path, str] = {}
-    for other in (path for path, begin, end in others if begin <= last and end >= first):
-        theirs = folders_of(other)
-        shared = [root for root in named if any(_are_nested(root, folder) for folder in theirs[:-1])]
-        shared += [root for root in working if any(_are_nested(root, folder) for folder in theirs[-1:])]
-        left_out |= dict.fromkeys(shared, other.name)
-    since = max([first - 2, *(end for _, _, end in others if end < first)])
-    until = min([last + _SLACK_S, *(begin for _, begin, _ in others if begin > last)])
-    return Places(named, working, left_out, since, until, run_dir.stat().st_uid)
+    launch, left_out = launch_of(run_dir), dict[Path, str]()
+    begin, last = _first_line_at(RunDir(run_dir), launch), math.inf if ended is None else ended
+    if begin is None:
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(run_dir / "launch.json"))
+    folders, since, until = folders_of(launch), begin - 2, last + _SLACK_S
+    for other, theirs_begin, theirs_end in _neighbours(run_dir) if any(folders) else ():
+        if theirs_end < begin:
+            since = max(since, theirs_end)
+        elif theirs_begin > last:
+            until = min(until, theirs_begin)
+        else:
+            for own, theirs in zip(folders, folders_of(launch_of(other)), strict=True):
+                shared = (one for one in own if any(one.is_relative_to(f) or f.is_relative_to(one) for f in theirs))
+                left_out |= dict.fromkeys(shared, other.name)
+    return Places(*folders, left_out, since, until, run_dir.stat().st_uid)
 
 
-def folders_of(run_dir: Path) -> list[Path]:
-    """Return the folders to which a program may write: those that its arguments name, then its working directory."""
-    launch = launch_of(run_dir)
-    cwd, args = launch.get("cwd"), launch.get("args")
+def folders_of(launch: Mapping[str, Any]) -> tuple[tuple[Path, ...], tuple[Path, ...]]:
+    """Return the folders that the arguments in a launch.json name, and its working directory; empty if unknown."""
+    cwd, found = launch.get("cwd"), list[Path]()
     if not isinstance(cwd, str) or cwd[:1] != "/":
-        return []
-    return [*_existing_folders(cwd, args if isinstance(args, list) else [], launch), Path(cwd)]
+        return (), ()
+    for folder in named_folders(launch).values():
+        with contextlib.suppress(OSError, ValueError):
+            found += [folder] if folder.is_dir() and len(folder.parts) > 2 else []
+    return tuple(found), (Path(cwd),)
 
 
 def walk(root: Path, cut: list[Path] | None = None) -> Iterator[tuple[Path, list[str], list[os.DirEntry[str]]]]:
@@ -132,24 +138,19 @@ def _neighbours(run_dir: Path) -> Iterator[tuple[Path, float, float]]:
     at = bisect.bisect(names, run_dir.name)
     for name in names[max(0, at - 1 - _MAX_NEIGHBOURS) : at + _MAX_NEIGHBOURS]:
         files = RunDir(run_dir.parent / name)
-        launched = finite(launch_of(files.path).get("time"))
-        if name == run_dir.name or launched is None:
-            continue
-        with contextlib.suppress(OSError):
-            ended = finite((read_json(files.exit) or {}).get("time"))
-            last = files.log.stat().st_mtime + _SILENT_S if ended is None else ended
-            yield files.path, _first_line_at(files, launched), last
+        if name != run_dir.name and (begin := _first_line_at(files, launch_of(files.path))) is not None:
+            with contextlib.suppress(OSError):
+                ended = finite(content_of(files.exit).get("time"))
+                yield files.path, begin, files.log.stat().st_mtime + _SILENT_S if ended is None else ended
 
 
-def _first_line_at(files: RunDir, launched: float) -> float:
-    """Return the time of a run's first line, before which it has waited in a queue; `launched` without one."""
-    with contextlib.suppress(OSError, ValueError, LookupError, TypeError), open_regular(files.log_times) as file:
-        return max(launched, float(json.loads(file.readline(200))[1]))
+def _first_line_at(files: RunDir, launch: Mapping[str, Any]) -> float | None:
+    """Return the time of a run's first line, before which it has waited in a queue, else that of its launch."""
+    launched = finite(launch.get("time"))
+    if launched is not None:
+        with contextlib.suppress(OSError, ValueError, LookupError, TypeError), open_regular(files.log_times) as file:
+            return max(launched, float(json.loads(file.readline(200))[1]))
     return launched
-
-
-def _are_nested(folder: Path, other: Path) -> bool:
-    return folder.is_relative_to(other) or other.is_relative_to(folder)
 
 
 def names_folder(name: str) -> bool:
@@ -157,35 +158,33 @@ def names_folder(name: str) -> bool:
     return any(part in name.lower() for part in ("dir", "out", "log", "save", "path", "project"))
 
 
-def split_pattern(cwd: str | None, pattern: str) -> tuple[Path, str]:
+def split_pattern(cwd: str, pattern: str) -> tuple[Path, str]:
     """Return the folder in which the files of a pattern lie, and the rest, from the first part with a wildcard on."""
-    path = Path(os.path.normpath(Path(cwd or "/") / expanded(pattern)))
+    path = _absolute(cwd, pattern)
     num_plain = next((i for i, part in enumerate(path.parts) if re.search(r"[*?[]", part)), len(path.parts) - 1)
     return Path(*path.parts[:num_plain]), "/".join(path.parts[num_plain:])
 
 
-def named_folders(cwd: str | None, args: Sequence[str], launch: Mapping[str, Any]) -> dict[str, Path]:
+def named_folders(launch: Mapping[str, Any], more: Sequence[str] = ()) -> dict[str, Path]:
     """Return the folders that arguments name, existing or not: `--output_dir out`, `--log-dir=logs`, `trainer.dir=x`.
 
-    Of a repeated argument the last one counts. The defaults in a launch.json count where `args` leave them out, if they
-    are not around the working directory, as does the folder of its pattern of checkpoints.
+    Of a repeated argument the last one counts. The defaults in a launch.json count where its arguments and `more` leave
+    them out, if they are not around the working directory, as does the folder of its pattern of checkpoints.
     """
-    recorded, program, found = launch.get("default_folders"), launch.get("program"), dict[str, Path]()
+    cwd, program, found = str(launch.get("cwd") or "/"), launch.get("program"), dict[str, Path]()
+    recorded = [words if isinstance(words := launch.get(key), list) else [] for key in ("default_folders", "args")]
     if isinstance(program, dict) and isinstance(pattern := program.get("checkpoints"), str):
         folder, _ = split_pattern(cwd, pattern)
-        found |= {} if Path(cwd or "/").is_relative_to(folder) else {"the pattern of its checkpoints": folder}
-    for given, is_default in ((recorded if isinstance(recorded, list) else [], True), (args, False)):
+        found |= {} if Path(cwd).is_relative_to(folder) else {"the pattern of its checkpoints": folder}
+    for given, is_default in ((recorded[0], True), ([*recorded[1], *more], False)):
         words = [word for arg in given if isinstance(arg, str) for word in arg.split("=", 1)]
         for name, value in pairwise(words):
             if names_folder(name) and value[:1] != "-":
-                folder = Path(os.path.normpath(Path(cwd or "/") / expanded(value)))
-                if not is_default or not Path(cwd or "/").is_relative_to(folder):
+                folder = _absolute(cwd, value)
+                if not is_default or not Path(cwd).is_relative_to(folder):
                     found[name] = folder
     return found
 
 
-def _existing_folders(cwd: str | None, args: Sequence[str], launch: Mapping[str, Any]) -> Iterator[Path]:
-    for folder in named_folders(cwd, args, launch).values():
-        with contextlib.suppress(OSError, ValueError):
-            if folder.is_dir() and len(folder.parts) > 2:
-                yield folder
+def _absolute(cwd: str, path: str) -> Path:
+    return Path(os.path.normpath(Path(cwd) / expanded(path)))

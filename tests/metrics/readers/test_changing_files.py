@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from launched import record_launch
 
 from nbtools.metrics.history import History
 from nbtools.metrics.printed.log import LogMetrics
@@ -175,7 +176,7 @@ def tree(tmp_path: Path) -> Path:
         runs / "a/exit.json": json.dumps({"time": started - 50}),
         runs / "a/rank0.log": "x\n",
         runs / "a/rank0.times.jsonl": f"[2,{started - 90:.1f},1]\n",
-        runs / "b/launch.json": json.dumps({"time": started}),
+        runs / "b/launch.json": json.dumps({"time": started, "cwd": str(work), "args": ["--output_dir", "parallel"]}),
         runs / "b/rank0.times.jsonl": f"[2,{started + 1:.1f},1]\n",
         runs / "b/ranks/x/attempt_0/1/stdout.log": "step 3 lr 0.5 loss 9.0\nstep 4 lr 0.4 loss 8.0\n",
         work / "metrics.csv": "step,val_loss\n3,1.5\n",
@@ -199,16 +200,16 @@ class Search:
     """The search for the curves and the checkpoints of the run, with what it keeps between its looks."""
 
     def __init__(self, tree: Path) -> None:
-        self.run, self.work = RunDir(tree / "runs/b"), str(tree / "work")
+        self.run = RunDir(tree / "runs/b")
         self.metrics = FoundMetrics(self.run.path, LogMetrics(self.run.log, self.run.log_times))
         self.checkpoints = ForeignCheckpoints(self.run.path)
-        self.started: float = json.loads((self.run.path / "launch.json").read_text())["time"]
+        self.ended: float = json.loads(self.run.launch.read_text())["time"] + 90
 
     def look(self, *, has_ended: bool = False) -> tuple[set[str], set[str]]:
         """Return the names of the curves and of the checkpoints, of a look without the pause since the last one."""
         self.metrics._next_look = self.checkpoints._looked = float("-inf")
-        where = self.work, ("--output_dir", "parallel"), self.started, self.started + 90 if has_ended else None
-        curves, saved = {*self.metrics.history(*where)}, self.checkpoints.look(*where, "")
+        ended = self.ended if has_ended else None
+        curves, saved = {*self.metrics.history(ended)}, self.checkpoints.look(ended)
         assert self.metrics.notes()
         newest_whole(saved)
         return curves, {f"work/{one.name}" for one in saved}
@@ -271,7 +272,7 @@ def test_records_that_another_program_damaged_stop_no_search(
     monkeypatch.chdir(tree)  # a relative path would be taken for one of this process
     (tree / "runs/b/rank0.times.jsonl").write_text(line + "\n")
     search = Search(tree)
-    search.work = cwd
+    record_launch(search.run.path, cwd, "--output_dir", "parallel", age_s=60)
     assert search.look() == ({"train/learning_rate", "train/loss"}, set())
 
 

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import pytest
+from launched import record_launch
 
 from nbtools.metrics.history import History
 from nbtools.metrics.printed.log import LogMetrics
@@ -44,11 +45,11 @@ class Reader:
     def __init__(self, folder: Path) -> None:
         self.run = folder.with_name("run")
         self.run.mkdir(exist_ok=True)
-        self.cwd, self.found = str(folder), FoundMetrics(self.run, LogMetrics(self.run / "rank0.log"))
+        record_launch(self.run, folder, age_s=1000)
+        self.found = FoundMetrics(self.run, LogMetrics(self.run / "rank0.log"))
 
     def look(self, *, has_ended: bool = False) -> History:
-        now = time.time()
-        return self.found.history(self.cwd, (), now - 1000, now if has_ended else None)
+        return self.found.history(time.time() if has_ended else None)
 
     def steps(self, metric: str = "train/loss", *, has_ended: bool = False) -> list[int]:
         series = self.look(has_ended=has_ended)[metric]
@@ -59,7 +60,6 @@ class Reader:
 @pytest.fixture(autouse=True)
 def _looks_each_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(discovery, "_LOOK_EVERY_S", (0.0, 0.0))
-    monkeypatch.setattr(discovery, "_SNIFF_S", 9.0)  # a busy machine has no time to sniff at all files in one look
 
 
 def remarks(reader: Reader) -> list[str]:

@@ -36,12 +36,7 @@ Found = Callable[[], tuple[History, list[str]]]
 def found(tmp_path: Path, cwd: Path) -> Found:
     """Look at the files of a run that has ended."""
     metrics = FoundMetrics(tmp_path, LogMetrics(tmp_path / "rank0.log"))
-
-    def look() -> tuple[History, list[str]]:
-        now = time.time()
-        return metrics.history(str(cwd), (), now - 100, now), metrics.notes()
-
-    return look
+    return lambda: (metrics.history(time.time()), metrics.notes())
 
 
 def write(path: Path, steps: Iterable[int], value: float, age_s: float = 0.0, column: str = "loss") -> None:
@@ -202,7 +197,7 @@ def test_lines_that_the_last_rank_alone_prints_are_read_from_its_log(tmp_path: P
         logs[agent].write_text(text)
         os.utime(logs[agent], (time.time() - 50 * (agent == "x_a"),) * 2)
     metrics = FoundMetrics(tmp_path, LogMetrics(tmp_path / "rank0.log"))
-    history = metrics.history(str(cwd), (), time.time() - 100, time.time())
+    history = metrics.history(time.time())
     (name,) = history
     expected = [step / 1000 + 2 + (step <= 80) for step in range(1, 151)]
     assert history[name].values.tolist() == pytest.approx(expected)

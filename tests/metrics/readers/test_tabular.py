@@ -73,18 +73,6 @@ def test_a_quote_that_nothing_closes_loses_no_other_row(tmp_path: Path, num_rows
     assert curves(path)["train/loss"][0] == [1, *range(3, num_rows)]
 
 
-def test_a_text_of_several_lines_stays_in_its_row_while_the_file_grows(tmp_path: Path) -> None:
-    rows = [(step, f'a sample\nof "step" {step},\n\nin lines', 1 / step) for step in range(1, 50)]
-    source = write_csv(tmp_path / "source", [("step", "text", "reward"), *rows]).read_bytes()
-    reader = TableFile(tmp_path / "log.csv")
-    for start in range(0, len(source), 37):
-        with (tmp_path / "log.csv").open("ab") as file:
-            file.write(source[start : start + 37])
-        reader.poll()
-    assert reader.history["reward"].values.tolist() == [1 / step for step in range(1, 50)]
-    assert reader.note == ""
-
-
 def test_a_nan_that_python_wrote_into_jsonl_is_a_point(tmp_path: Path) -> None:
     rows = [{"step": step, "loss": math.nan if step > 5 else 1.0, "grad_norm": math.inf} for step in range(1, 9)]
     found = curves(write_jsonl(tmp_path / "log.jsonl", rows))
@@ -218,7 +206,7 @@ def test_the_user_chooses_a_counter_or_the_order(tmp_path: Path) -> None:
     assert points_of(TableFile(path, chosen="tokens").poll())["train/loss"] == ([64, 128], [3.0, 2.0])
     reader = TableFile(path, chosen="")
     assert points_of(reader.poll())["train/loss"] == ([0, 1], [3.0, 2.0])
-    assert [name for name, may_count in reader.rows.columns.items() if may_count] == ["step", "tokens", "loss"]
+    assert reader.rows.counters == ["step", "tokens", "loss"]
 
 
 # --- layouts ------------------------------------------------------------------------------------

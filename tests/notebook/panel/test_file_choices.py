@@ -35,7 +35,8 @@ def steps(run: Run) -> list[int]:
 def test_a_counter_counts_for_an_open_run_and_for_fresh_ones(run: Run) -> None:
     assert steps(run) == [1, 2]
     (source,) = run.rows.sources
-    assert (source.counter, source.counters) == ("step", ["step", "tokens", "loss"])
+    assert source.rows is not None
+    assert (source.rows.counter, source.rows.counters) == ("step", ["step", "tokens", "loss"])
     update_user_config("counters", lambda kept: kept.update({str(run.dir.parent.parent): {"log.csv": "damaged"}}))
     set_file_choice(run.dir, "log.csv", {"": "tokens"})
     assert steps(run) == steps(Run(run.files.path)) == [64, 128]

@@ -2,13 +2,13 @@
 
 import json
 import os
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from fixture_types import MonkeyPatch
+from launched import record_launch
 
 from nbtools.launcher.launch import launch
 from nbtools.metrics.printed.log import LogMetrics
@@ -57,14 +57,14 @@ def work(tmp_path: Path) -> Path:
     """The working directory of a run that is about to start, with a file in it."""
     (tmp_path / "run").mkdir()
     (tmp_path / "work").mkdir()
-    write_json(RunDir(tmp_path / "run").launch, {"cwd": str(tmp_path / "work"), "args": []})
+    record_launch(tmp_path / "run", tmp_path / "work")
     (tmp_path / "work/log.jsonl").write_text(rows(9.0, 9.0))
     return tmp_path / "work"
 
 
 def losses(work: Path) -> list[float]:
     run = work.parent / "run"
-    found = FoundMetrics(run, LogMetrics(run / "rank0.log")).history(str(work), (), time.time() - 60, None)
+    found = FoundMetrics(run, LogMetrics(run / "rank0.log")).history(None)
     return found["train/loss"].values.tolist() if found else []
 
 

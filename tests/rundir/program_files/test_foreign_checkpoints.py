@@ -11,10 +11,11 @@ import time
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from fixture_types import Audited, MonkeyPatch
-from launched import python
+from launched import python, record_launch
 
 from nbtools.errors import CheckpointError
 from nbtools.rundir.program_files import foreign_checkpoints
@@ -37,10 +38,10 @@ def cwd(run_dir: Path, tmp_path: Path) -> Path:
 
 
 def listed(
-    run_dir: Path, *args: str, pattern: str = "", goes_on: bool = False
+    run_dir: Path, *args: str, pattern: str = "", goes_on: bool = False, recorded: dict[str, Any] | None = None
 ) -> list[foreign_checkpoints.ForeignCheckpoint]:
-    cwd, ended = run_dir.parents[1] / "cwd", None if goes_on else time.time()
-    return foreign_checkpoints.checkpoints_of(run_dir, str(cwd), args, time.time() - 100, ended, pattern)[0]
+    record_launch(run_dir, run_dir.parents[1] / "cwd", *args, **(recorded or {}))
+    return foreign_checkpoints.checkpoints_of(run_dir, None if goes_on else time.time(), pattern)[0]
 
 
 def names(found: list[foreign_checkpoints.ForeignCheckpoint]) -> set[str]:
@@ -72,6 +73,7 @@ def write(path: Path, content: bytes = b"weights", age_s: float = 10) -> Path:
         ("00000500.pt", None, None),
         ("checkpoint_3.safetensors", None, None),
         ("llama-3.1-step700.pt", 700, None),
+        ("out/epoch_1/model.pt", None, None),  # a lone file in a numbered folder
     ],
 )
 def test_usual_names_are_checkpoints(run_dir: Path, cwd: Path, name: str, step: int | None, epoch: int | None) -> None:
@@ -132,11 +134,6 @@ def test_a_numbered_folder_is_one_checkpoint_with_the_size_of_its_files(run_dir:
     assert (found.step, found.num_bytes) == (500, 20 + 7 + 2)
     write(cwd / "out/trainer_state.json", b"{}")
     assert names(listed(run_dir)) == {"out/checkpoint-500"}, "as Trainer.save_state writes it beside them"
-
-
-def test_a_lone_file_in_a_numbered_folder_is_the_checkpoint(run_dir: Path, cwd: Path) -> None:
-    write(cwd / "out/epoch_1/model.pt")
-    assert names(listed(run_dir)) == {"out/epoch_1/model.pt"}
 
 
 def test_folders_of_arguments_and_the_run_directory_are_searched(run_dir: Path, tmp_path: Path) -> None:
@@ -213,15 +210,15 @@ def test_a_folder_that_no_other_run_names_is_searched(run_dir: Path, cwd: Path) 
     (other / "launch.json").write_text(json.dumps({**launch, "args": ["--out_dir", "other"]}))
     assert listed(run_dir) == []
     assert listed(run_dir, pattern="ckpts/*.pt") == []
-    (run_dir / "launch.json").write_text(json.dumps({"program": {"checkpoints": "ckpts/*.pt"}}))
-    assert names(listed(run_dir, pattern="ckpts/*.pt")) == {"ckpts/ckpt_0.pt"}, "the pattern counts as named, too"
-    (run_dir / "launch.json").write_text(json.dumps({"default_folders": ["--out_dir", "ckpts", "--root_dir", ".."]}))
-    assert names(listed(run_dir)) == {"ckpts/ckpt_0.pt"}
+    named = listed(run_dir, pattern="ckpts/*.pt", recorded={"program": {"checkpoints": "ckpts/*.pt"}})
+    assert names(named) == {"ckpts/ckpt_0.pt"}, "the pattern counts as named, too"
+    own = {"default_folders": ["--out_dir", "ckpts", "--root_dir", ".."]}
+    assert names(listed(run_dir, recorded=own)) == {"ckpts/ckpt_0.pt"}
     (other / "launch.json").write_text(json.dumps({**launch, "args": ["--out_dir", "other", "--out_dir", "ckpts"]}))
-    assert listed(run_dir) == [], "both write to it"
-    _, shared = foreign_checkpoints.checkpoints_of(run_dir, str(cwd), (), time.time() - 100, None)
+    assert listed(run_dir, recorded=own) == [], "both write to it"
+    _, shared = foreign_checkpoints.checkpoints_of(run_dir, None)
     assert shared == {cwd / "ckpts": other.name}
-    assert names(listed(run_dir, "--out_dir", "other")) == {"other/ckpt_0.pt"}, "the last one counts"
+    assert names(listed(run_dir, "--out_dir", "other", recorded=own)) == {"other/ckpt_0.pt"}, "the last one counts"
 
 
 # --- when -----------------------------------------------------------------------------------------
@@ -243,11 +240,12 @@ def test_a_file_that_is_overwritten_is_one_checkpoint_with_its_newest_time(run_d
 
 
 def test_what_was_found_is_kept_for_some_seconds_and_looked_for_at_the_end(run_dir: Path, cwd: Path) -> None:
-    follows, started = foreign_checkpoints.ForeignCheckpoints(run_dir), time.time() - 100
-    assert follows.look(str(cwd), (), started, None, "") == []
+    follows = foreign_checkpoints.ForeignCheckpoints(run_dir)
+    record_launch(run_dir, cwd)
+    assert follows.look(None) == []
     write(cwd / "last.ckpt")
-    assert follows.look(str(cwd), (), started, None, "") == []
-    assert names(follows.look(str(cwd), (), started, time.time(), "")) == {"last.ckpt"}
+    assert follows.look(None) == []
+    assert names(follows.look(time.time())) == {"last.ckpt"}
 
 
 def test_a_folder_of_many_files_hides_no_checkpoint_beside_it(run_dir: Path, cwd: Path) -> None:
