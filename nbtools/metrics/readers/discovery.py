@@ -63,6 +63,7 @@ class FoundMetrics:
         """Time of the next look for files; infinite after the last one."""
         self._merged = Curves(History(), {}, {})
         self._versions: list[tuple[History, int]] = []
+        self._written: list[str] = []
         self._remarks: list[str] = []
         """Sentences on folders and files that are not read."""
         self._sniffs_left = 0
@@ -129,15 +130,18 @@ class FoundMetrics:
         lines += [f"{one.name or self._files.log}: not read: {one.note}" for one in every if one.note]
         lines += self._remarks
         if not drawn:
-            found = "no metrics were found" if self._next_look == math.inf else "no metrics yet"
+            has_ended = self._next_look == math.inf
+            found = "no metrics were found" if has_ended else "no metrics yet"
             lines.append(f'{found}; click a number in the Log tab of the panel, or print lines such as "{EXAMPLE}"')
+            lines += [f"files that it wrote: {_listed(self._written)}"] if self._written and has_ended else []
         return lines
 
     # --- discovery ---
 
     def _look(self, ended: float | None) -> bool:
         """Look for new files; whether no other look can find more."""
-        cut, found, is_last, self._remarks = list[Path](), dict[str, tuple[Path, float]](), ended is not None, []
+        cut, found, others = list[Path](), dict[str, tuple[Path, float]](), dict[str, tuple[Path, float]]()
+        is_last, self._remarks = ended is not None, []
         self._sniffs_left = _MOST_SNIFFED * (20 if is_last else 1)
         try:
             # Some programs, such as Megatron's, print on the last rank alone.
@@ -147,10 +151,10 @@ class FoundMetrics:
                 self._last_rank.setdefault(source.name, source)
             places = places_of(self._files.path, ended)
             for root in (self._files.tensorboard, self._files.wandb, *places.named, *places.working):
-                for path, changed in self._files_below(root, places, cut):
+                for path, changed, has_rows in self._files_below(root, places, cut, every=is_last):
                     if root not in places.left_out:
-                        found.setdefault(path, (root, changed))
-                    else:
+                        (found if has_rows else others).setdefault(path, (root, changed))
+                    elif has_rows:
                         other = f"run {places.left_out[root]} ran there at the same time"
                         self._remarks.append(f"{root}: not read: {other}; give each run a folder of its own")
         except OSError:  # the next look finds it
@@ -159,23 +163,27 @@ class FoundMetrics:
             many = _listed([*map(str, cut)], 3)
             self._remarks.append(f"{many}: too many entries; name a folder with --output_dir")
         self._take(found)
-        self._remarks = [*dict.fromkeys(self._remarks)]
+        self._remarks, self._written = [*dict.fromkeys(self._remarks)], [*others]
         return is_last and self._sniffs_left > 0
 
-    def _files_below(self, root: Path, places: Places, cut: list[Path]) -> Iterator[tuple[str, float]]:
-        """Yield the program's files below a folder that may hold metrics, each with the time of its change.
+    def _files_below(
+        self, root: Path, places: Places, cut: list[Path], *, every: bool
+    ) -> Iterator[tuple[str, float, bool]]:
+        """Yield the program's files below a folder that may hold metrics, or `every` file.
 
-        `cut` receives the folders that are not read to their end.
+        Of each also the time of its change, and whether it may hold metrics; `cut` receives the folders that are not
+        read to their end.
         """
         for folder, _, entries in walk(root, cut):
             is_log = folder in (self._files.path, self._files.ranks) or "wandb" in folder.parts[len(root.parts) - 1 :]
-            for entry in (entry for entry in entries if entry.path != self._own.name):
-                is_named = _METRICS.fullmatch(entry.name)
-                if is_named or (not is_log and _LOOSE.fullmatch(entry.name)):
+            for entry in entries:
+                is_named = _METRICS.fullmatch(entry.name) is not None
+                may_hold = not is_log and _LOOSE.fullmatch(entry.name) is not None
+                if (every or is_named or may_hold) and entry.path != self._own.name:
                     with contextlib.suppress(OSError):  # just removed
-                        status = entry.stat(follow_symlinks=False)
-                        if places.has(status) and (is_named or self._holds_rows(entry.path, status)):
-                            yield entry.path, status.st_mtime
+                        if places.has(status := entry.stat(follow_symlinks=False)):
+                            has_rows = is_named or (may_hold and self._holds_rows(entry.path, status))
+                            yield entry.path, status.st_mtime, has_rows
 
     def _holds_rows(self, path: str, status: os.stat_result) -> bool:
         """Whether the first lines of a file are rows; it is read once, and again while that is not decided."""

@@ -360,22 +360,27 @@ def test_each_metric_comes_from_the_source_with_the_most_points(tmp_path: Path, 
     assert f"also found, but not drawn: {others}" in notes
 
 
-def test_a_program_that_ends_without_a_metric_says_so(
+def test_a_program_that_ends_without_a_metric_says_so_and_names_what_it_wrote(
     project: Project, cli: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (work := project.root / "work").mkdir()
+    (work / "old.txt").touch()
+    os.utime(work / "old.txt", (1, 1))
     monkeypatch.chdir(work)
     script = work / "quiet.py"
-    script.write_text("print('done')\n")
+    script.write_text("open('model.pt', 'w').write('x')\nprint('done')\n")
+    os.utime(script, (1, 1))
     run = launch(script, torchrun=False, gpus=())
     assert run.wait(timeout_s=300) is RunState.SUCCEEDED
-    (note,) = run.rows.notes
-    assert note.startswith("no metrics were found; click a number") and note in cli("show", run.id).stdout
+    first, second = run.rows.notes
+    assert first.startswith("no metrics were found; click a number")
+    assert second == f"files that it wrote: {work / 'model.pt'}"
+    assert second in cli("show", run.id).stdout
     panel = LivePlot(run.dir)
     panel.refresh()
     shown = panel._widgets.words.sources.value
     panel.close()
-    assert "<details" in shown and "no metrics were found" in shown
+    assert "<details" in shown and "no metrics were found" in shown and "model.pt" in shown
 
 
 def test_a_program_that_prints_nothing_for_long_is_said_to_be_silent(
