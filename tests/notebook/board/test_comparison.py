@@ -205,6 +205,7 @@ def test_a_zoom_below_the_cached_columns_reads_the_rows_of_that_part(
     assert tell(ready=True, width=900)["per_column"] > 40
     exact = tell(zoom=[10_000, 10_100])
     assert exact["is_exact"] and exact["n"] >= 101
+    assert panel.comparison.runs[1].rows._written.num_rows == 0, "the other rows are not in this process"
     assert not tell(zoom=None)["is_exact"]
 
 
