@@ -841,6 +841,21 @@ def test_stop_answers_at_once_and_then_in_a_sentence(folder: RunFolder, show: Sh
     assert panel._widgets.note.value
 
 
+def test_an_edit_during_an_action_is_taken_after_it_and_a_late_click_is_not(
+    folder: RunFolder, show: Show, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    go_on, stopped = threading.Event(), list[str]()
+    monkeypatch.setattr(Run, "stop", lambda run: go_on.wait(60) and (stopped.append(run.id) or "it was stopped"))
+    panel = show(folder)
+    eventually(lambda: not panel._widgets.buttons.stop.disabled)
+    for _ in range(2):
+        panel._widgets.buttons.stop.click()
+    panel._widgets.tabs.log.editor.keep(["loss {train/loss}"])
+    go_on.set()
+    eventually(lambda: "it was stopped\n1 pattern " in panel._widgets.note.value)
+    assert stopped == [folder.files.id]
+
+
 def test_a_resume_that_cannot_be_is_explained(folder: RunFolder, show: Show) -> None:
     folder.checkpoint(200, 3.25)
     folder.end()
