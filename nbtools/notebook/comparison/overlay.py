@@ -6,21 +6,18 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Final, cast
 
-import numpy as np
-
 from nbtools.errors import plural
 from nbtools.notebook.plots import charts
 from nbtools.notebook.plots.decimation import break_of
 from nbtools.notebook.plots.figure import RunFigure, png_path
 from nbtools.notebook.plots.metric_names import grouped, kind_of
-from nbtools.notebook.plots.view import Axis, Options, places
+from nbtools.notebook.plots.view import Axis, Options
 from nbtools.run.compare import Comparison, compare_runs
 from nbtools.run.curves import Curves, read_curves
 
 _NUM_HUES: Final = 10
 """Runs after these have the same hues, dashed."""
 _NUM_OPEN: Final = 4
-_ANY_STEP: Final = 2**53
 
 
 def role(index: int) -> tuple[str, tuple[float, ...]]:
@@ -72,28 +69,6 @@ def overlay(comparison: Comparison, curves: Sequence[Curves], options: Options, 
         return replace(chart, series=[trace for trace in chart.series if trace.run in labels])
 
     return charts.arranged(parts, curves, options, sizes, draw, _resumes(comparison))
-
-
-def coarse_parts(
-    comparison: Comparison, curves: Sequence[Curves], drawn: charts.Charts, width: float
-) -> dict[int, tuple[int, int]]:
-    """Return the first and last step of the part of each run, by index, whose columns are wider than a pixel.
-
-    `width` is that of a plot area in pixels.
-    """
-    found: dict[int, tuple[int, int]] = {}
-    for index, (label, one, resumed) in enumerate(zip(comparison.labels, curves, _resumes(comparison), strict=True)):
-        names = {trace.name for chart in drawn.shown for trace in chart.series if trace.run == label}
-        for name, x in places({n: one[n] for n in names if n in one}, drawn.x, resumed).items():
-            steps, counts = one[name].steps, one[name].counts
-            start, stop = int(np.searchsorted(x, drawn.limits[0])), int(np.searchsorted(x, drawn.limits[1], "right"))
-            shown = counts[max(0, start - 1) : stop + 1]
-            if stop - start < width and len(shown) and shown.max() > 1:
-                first = int(steps[start - 1]) if start else -_ANY_STEP
-                last = int(steps[stop]) if stop < len(steps) else _ANY_STEP
-                known = found.get(index, (first, last))
-                found[index] = min(first, known[0]), max(last, known[1])
-    return found
 
 
 def _key(name: str, options: Options, value: str) -> str:
