@@ -8,10 +8,9 @@ const NEAR_PX = 22; // how near to a curve the pointer must be to raise it
 const MANY = 8; // of more curves only the raised one has a band, and a value in the other charts
 const KINDS = ["step", "samples", "time", "relative"];
 const POINTER = ["down", "move", "up", "cancel", "leave"].map((kind) => `pointer${kind}`);
-const EVENTS = [...POINTER, "touchstart", "blur", "dblclick", "keydown"];
-const HOLD_MS = 400; // a finger that rests so long before a drag moves the crosshair
+const EVENTS = [...POINTER, "blur", "dblclick", "keydown"];
 const HELP = "drag: zoom · shift-drag: move · 0: all · ← →: crosshair · + −: zoom";
-const TOUCH_HELP = "drag, pinch: zoom · hold, drag: crosshair · double tap: all";
+const TOUCH_HELP = "drag: zoom · double tap: all";
 
 // --- the page -----------------------------------------------------------------------------------
 
@@ -603,41 +602,31 @@ class Canvas {
   dblclick = () => this.zoom(null);
   blur = () => this.drag ?? this.point(null);
   pointerleave = (_, { pointerType }) => pointerType === "mouse" && this.blur(); // a finger leaves the crosshair there
-  touchstart = (_, event) => event.touches.length > 1 && event.preventDefault(); // two fingers do not scroll
   pointerdown(chart, event) {
     if (event.button !== 0) return;
-    const { canvas } = chart.top, { pointerId, offsetX: startPx, timeStamp: time } = event, { limits, drag } = this;
-    const fingers = new Map(drag?.fingers).set(pointerId, { px: startPx }), from = chart.fromX(startPx);
+    const { canvas } = chart.top, { offsetX: startPx } = event, { limits } = this, from = chart.fromX(startPx);
     event.preventDefault(); // no selection of the page's text
     canvas.focus({ preventScroll: true });
-    canvas.setPointerCapture(pointerId);
-    for (const finger of fingers.values()) finger.x = chart.fromX(finger.px);
-    const kind = event.shiftKey || drag ? "pan" : "select"; // two fingers pan, and pinch
-    this.drag = { kind, chart, from, to: from, startPx, time, limits, fingers, isMoved: false };
+    canvas.setPointerCapture(event.pointerId);
+    this.drag = { kind: event.shiftKey ? "pan" : "select", chart, from, to: from, startPx, limits, isMoved: false };
     this.pointAt(chart, event);
   }
   pointermove(chart, event) {
-    const { drag } = this, { offsetX: px } = event, finger = drag?.fingers.get(event.pointerId);
-    if (finger) {
-      [finger.px, drag.to] = [px, chart.fromX(px)];
-      const isHeld = event.pointerType === "touch" && !drag.isMoved && event.timeStamp - drag.time > HOLD_MS;
-      if (isHeld && drag.kind === "select") drag.kind = "read";
+    const { drag } = this, { offsetX: px } = event;
+    if (drag) {
+      const { left, right } = chart.plot, [from, to] = drag.limits;
+      const by = ((drag.startPx - px) * (to - from)) / (right - left);
+      drag.to = chart.fromX(px);
       drag.isMoved ||= Math.abs(px - drag.startPx) >= 4; // else it is a click
-      if (drag.isMoved && drag.kind === "pan") this.zoom(this.held(drag), false);
+      if (drag.isMoved && drag.kind === "pan") this.zoom([from + by, to + by], false);
     }
     this.pointAt(chart, event);
-  }
-  /** The limits with which the positions that a pointer, or two fingers, took hold of are under them. */
-  held({ chart: { plot: { left, right } }, limits: [from, to], fingers }) {
-    const [one, other] = [...fingers.values()].sort((a, b) => a.x - b.x);
-    const pace = other ? (other.x - one.x) / Math.max(NEAR_PX, other.px - one.px) : (to - from) / (right - left);
-    return [one.x - (one.px - left) * pace, one.x + (right - one.px) * pace];
   }
   pointerup(chart, event) {
     const { kind, isMoved, from, to } = this.drag ?? {};
     this.drag = null;
     const mark = kind && !isMoved && chart.markAt({ x: from, y: event.offsetY });
-    if (isMoved && kind !== "read") this.zoom(kind === "pan" ? this.limits : [from, to].sort((a, b) => a - b));
+    if (isMoved) this.zoom(kind === "pan" ? this.limits : [from, to].sort((a, b) => a - b));
     if (mark) this.send({ mark: mark.step });
     this.pointAt(chart, event);
   }
