@@ -125,11 +125,6 @@ def test_who_looks_at_a_state_in_the_middle_is_left_there(view: MediaView, tmp_p
     assert "z" in html_in(view.widget)
 
 
-def test_what_has_changed_since_the_state_before_is_marked() -> None:
-    assert state_html(FRAMES, 1).count("<span style='background:#f5a62366") == 3
-    assert state_html(FRAMES, 0).count("background:#8886") == 4
-
-
 # --- limits and hostile content ---------------------------------------------------------------------
 
 

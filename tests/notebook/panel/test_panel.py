@@ -39,7 +39,6 @@ from nbtools.notebook.panel import html
 from nbtools.notebook.panel.panel import LivePlot
 from nbtools.notebook.panel.snapshot import ShownRun, Snapshot, log_of, stamp_of, take_snapshot
 from nbtools.notebook.panel.tabs import SYSTEM, TITLES
-from nbtools.notebook.plots.figure import picture_of
 from nbtools.notebook.plots.metric_names import grouped
 from nbtools.notebook.plots.view import view_of
 from nbtools.run.ranks.stacks import RankStacks
@@ -170,13 +169,6 @@ def test_smoothing_redraws_a_live_run_and_a_finished_one(folder: RunFolder, show
         eventually(lambda before=before: image(panel) != before)  # type: ignore[misc]
         panel._smoothing.value = 0.6
         eventually(lambda before=before: image(panel) == before)  # type: ignore[misc]
-
-
-def test_each_option_draws_another_picture(folder: RunFolder) -> None:
-    folder.rows(1, 20, value=2.0)
-    folder.rows(21, 40, value=9.0)
-    options: list[dict[str, Any]] = [{}, {"log": True}, {"x": "time"}, {"smoothing": 0.1}]
-    assert len({picture_of(view_of(Run(folder.files.path), **each)) for each in options}) == len(options)
 
 
 def test_two_panels_do_not_disturb_each_other_and_a_last_draw_shows_the_end(folder: RunFolder, show: Show) -> None:
