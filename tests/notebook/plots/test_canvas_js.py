@@ -261,13 +261,6 @@ def test_the_crosshair_reads_exact_values_where_every_step_is_there(show: Open) 
     assert canvas.data("tip") == "exact, step 42: a 42.3333"
 
 
-def test_a_chart_of_small_differences_of_large_values_is_drawn_and_read(show: Open) -> None:
-    canvas = show(one(1e9 + 10 * np.arange(101)))
-    rows = np.nonzero(has_colour(pixels(canvas), PALETTE["line"]).any(axis=1))[0]
-    columns = [np.nonzero(has_colour(pixels(canvas), PALETTE["line"])[:, at])[0].mean() for at in (300, 500)]
-    assert rows.max() - rows.min() > 150 and columns[0] - columns[1] > 30, "a slope, not the stairs of float32"
-
-
 def test_what_has_no_logarithm_is_named_and_drawn_to_the_floor(show: Open) -> None:
     canvas = show(one(np.where(np.arange(100_000) % 2, 0.0, 100.0), is_log=True, y=(0.0, 3.0)))
     point(canvas, 0.5)
