@@ -71,7 +71,8 @@ class LiveView:
 
     @property
     def _is_acting(self) -> bool:
-        return bool(self._actions)
+        with self._lock:  # until the buttons are enabled again
+            return bool(self._actions)
 
     def _run_actions(self) -> None:
         said, is_wrong = list[str](), False
