@@ -24,7 +24,8 @@ class LiveView:
         self._thread_name = name
         self._lock, self._wake = threading.RLock(), threading.Event()
         self._thread: threading.Thread | None = None
-        self._is_closed = self._is_acting = False
+        self._is_closed = False
+        self._actions: list[Callable[[], str]] = []  # the first one runs
         self._displays = Displays()
 
     @abstractmethod
@@ -57,30 +58,39 @@ class LiveView:
         close_tree(self.widget)
 
     def _act(self, doing: str, action: Callable[[], str]) -> None:
-        """Say `doing` at once, run `action` in a thread, and say what it returns and its warnings, or its error."""
+        """Say `doing` at once, and run `action` in a thread, after those that run or wait.
+
+        What it returns and its warnings are said, or its error.
+        """
         with self._lock:
-            if self._is_acting:
-                return
-            self._is_acting = True
+            self._actions.append(action)
             self._tell(doing)
             self._offer()
+            if len(self._actions) == 1:
+                threading.Thread(target=self._run_actions, name=doing, daemon=True).start()
 
-        def work() -> None:
-            is_wrong = False
+    @property
+    def _is_acting(self) -> bool:
+        with self._lock:  # until the buttons are enabled again
+            return bool(self._actions)
+
+    def _run_actions(self) -> None:
+        said, is_wrong = list[str](), False
+        while True:
             try:
-                with warnings.catch_warnings(record=True) as said:  # a thread must not print them
+                with warnings.catch_warnings(record=True) as warned:  # a thread must not print them
                     warnings.simplefilter("always")
-                    text = action()
-                text = "\n".join([text, *(str(warning.message) for warning in said)])
+                    said.append(self._actions[0]())
+                said += [str(warning.message) for warning in warned]
             except Exception as error:  # noqa: BLE001 - one that leaves a thread is lost, or printed into another cell
-                text, is_wrong = message_of(error), True
+                said, is_wrong = [*said, message_of(error)], True
             with self._lock:
-                self._is_acting = False
+                del self._actions[0]
                 if not self._is_closed:
-                    self._tell(text, is_wrong=is_wrong)
+                    self._tell("\n".join(said), is_wrong=is_wrong)
                     self._look_again()
-
-        threading.Thread(target=work, name=doing, daemon=True).start()
+                if not self._actions:
+                    return
 
     def _tell(self, text: str, *, is_wrong: bool = False) -> None:
         """Show what an action does or did."""

@@ -36,12 +36,17 @@ class Displays(list[tuple[str, ...]]):
 def button(
     text: str, icon: str, tooltip: str, act: Callable[[], object] | None = None, *, style: str = ""
 ) -> widgets.Button:
-    """Make a button as wide as its text; a click calls `act`."""
+    """Make a button as wide as its text; a click calls `act`; see `on_press`."""
     layout = {"width": "auto", "flex": "0 0 auto"}
     made = widgets.Button(description=text, icon=icon, tooltip=tooltip, button_style=style, layout=layout)
     if act is not None:
-        made.on_click(lambda _: act())
+        on_press(made, act)
     return made
+
+
+def on_press(pressed: widgets.Button, act: Callable[[], object]) -> None:
+    """Call `act` after each click, but not after one on its way while the button was disabled."""
+    pressed.on_click(lambda _: None if pressed.disabled else act())
 
 
 def make_control(kind: type[widgets.DOMWidget], description: str, *, width: int, label: int = 0, **traits: Any) -> Any:

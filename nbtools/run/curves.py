@@ -6,9 +6,8 @@
 import contextlib
 import os
 import sys
-from bisect import bisect_left
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Final, Self
@@ -18,7 +17,6 @@ import numpy.typing as npt
 import orjson
 
 from nbtools.errors import NbtoolsError
-from nbtools.failures.restarts import read_restarts
 from nbtools.metrics.block_reductions import Cuts, Reduction, join_columns
 from nbtools.metrics.columns import Series, Unit
 from nbtools.metrics.history import History, newest_rows
@@ -195,53 +193,6 @@ def glimpse(run: Run) -> Curves:
             columns.insert(1, gap)
         ends = Ends(float(last.values[-1]), int(last.steps[-1]))
         found[name] = Sketch(np.hstack(columns), ends, parts[-1].diverged_at, is_complete=False)
-    return found
-
-
-def part_of(run: Run, first: int, last: int) -> Curves:
-    """Return the curves of the rows with steps from `first` to `last`; other rows are read only where they must be."""
-    history, found = _rows_between(run, first, last) or run.history, {}
-    for name, series in history.items():
-        part = slice(*np.searchsorted(series.steps, (first, last + 1)))
-        columns = series.steps[part], series.values[part], series.times[part], series.samples[part]
-        cut = Series(*columns, unit=series.unit)
-        if len(cut):
-            found[name] = Sketch.of(cut, Ends(float(cut.values[-1]), int(cut.steps[-1])))
-    return found
-
-
-def refined(sketch: Sketch, part: Sketch) -> Sketch:
-    """Return a sketch in which the columns of a part replace its own; columns cut by the part's ends may be lost."""
-    start = int(np.searchsorted(sketch.steps, part.steps[0], "left"))
-    stop = int(np.searchsorted(sketch.steps, part.steps[-1], "right"))
-    return replace(sketch, columns=np.hstack((sketch.columns[:, :start], part.columns, sketch.columns[:, stop:])))
-
-
-def _rows_between(run: Run, first: int, last: int) -> History | None:
-    """Return the rows around some steps, found by halving; None if the run's steps do not ascend in one file."""
-    if ancestors(run.dir, run.info) or read_restarts(run.files):
-        return None
-    found, seen = History(), dict[int, int]()
-    try:
-        with open_regular(run.files.metrics) as file:
-            descriptor = file.fileno()
-            seen[0] = orjson.loads(os.pread(descriptor, _HEAD_BYTES, 0).split(b"\n", 1)[0])["step"]
-            size = os.fstat(descriptor).st_size
-
-            def step_after(place: int) -> int:
-                seen[place] = orjson.loads(os.pread(descriptor, _HEAD_BYTES, place).split(b"\n", 2)[1])["step"]
-                return seen[place]
-
-            places = range(0, max(1, size - _HEAD_BYTES), _HEAD_BYTES)
-            start = places[max(0, bisect_left(places, first, key=step_after) - 1)]
-            stop = bisect_left(places, last + 1, key=step_after) * _HEAD_BYTES
-            block = os.pread(descriptor, stop + _HEAD_BYTES - start, start)
-    except (OSError, ValueError, LookupError, TypeError):
-        return None
-    steps = [*(seen[place] for place in sorted(seen)), newest_rows(run.files.metrics).last_step or 0]
-    if steps != sorted(steps):
-        return None
-    found.extend(block[block.find(b"\n") + 1 if start else 0 : block.rfind(b"\n") + 1])
     return found
 
 

@@ -14,7 +14,7 @@ from nbtools.metrics.history import History
 from nbtools.project import Project
 from nbtools.run import curves
 from nbtools.run.compare import ends_of
-from nbtools.run.curves import NUM_COLUMNS, cached, curves_of, glimpse, part_of, read_curves, refined
+from nbtools.run.curves import NUM_COLUMNS, cached, curves_of, glimpse, read_curves
 from nbtools.run.run import Run
 from nbtools.rundir.json_files import write_json
 from nbtools.rundir.rundir import RunDir
@@ -47,26 +47,6 @@ def test_no_extreme_of_a_column_is_lost_and_the_mean_is_of_all_rows(run: Run) ->
     assert sketch.high.max() == 99.0 and sketch.low.min() == series.values.min()
     assert np.average(sketch.mean, weights=sketch.counts) == pytest.approx(series.values.mean())
     assert (np.diff(sketch.steps) > 0).all()
-
-
-def test_a_part_has_each_of_its_rows_and_no_others_are_read(run: Run, monkeypatch: MonkeyPatch) -> None:
-    series, sketch = run.history["train/loss"], curves_of(run.history)["train/loss"]
-    with monkeypatch.context() as patch:
-        patch.setattr(Run, "history", property(lambda _: pytest.fail("all rows are read")))
-        parts = [part_of(Run(run.dir), *steps)["train/loss"] for steps in ((14_800, 15_200), (-(2**53), 50))]
-    for part, steps in zip(parts, (range(14_800, 15_201), range(1, 51)), strict=True):
-        assert part.steps.tolist() == list(steps) and set(part.counts) == {1}
-        np.testing.assert_array_equal(part.mean, series.values[steps[0] - 1 : steps[-1]])
-        finer = refined(sketch, part)
-        assert (np.diff(finer.steps) > 0).all() and finer.high.max() == 99.0 and finer.low.min() == sketch.low.min()
-        inside = (finer.steps >= steps[0]) & (finer.steps <= steps[-1]) & (finer.counts == 1)
-        assert inside.sum() == len(steps)
-
-
-def test_a_part_of_rows_that_do_not_ascend_is_found_too(run: Run) -> None:
-    run.files.metrics.write_bytes(rows(15_000, 15_001) + rows(15_000))
-    for first in (100, 20_000):
-        assert part_of(Run(run.dir), first, first + 99)["train/loss"].steps.tolist() == list(range(first, first + 100))
 
 
 def test_a_short_curve_is_kept_as_it_is_with_its_gaps_and_its_divergence() -> None:

@@ -16,7 +16,7 @@ from nbtools.notebook.board.actions import BoardControls, Removal
 from nbtools.notebook.board.curve_reader import CurveReader
 from nbtools.notebook.board.group_curves import joined
 from nbtools.notebook.board.run_lines import FILE, RunLines, read_layout
-from nbtools.notebook.comparison.overlay import coarse_parts, overlay, run_legend, title_of_runs
+from nbtools.notebook.comparison.overlay import overlay, run_legend, title_of_runs
 from nbtools.notebook.comparison.tables_html import tables_html
 from nbtools.notebook.html_parts import note
 from nbtools.notebook.panel.page import STYLE
@@ -286,14 +286,7 @@ class Board(ChartView):
         return "", "", f"{listed}{self._controls.tables.value}{scatter}"
 
     def _made(self, sizes: Sizes) -> Charts:
-        """Return the charts, in a zoom with the rows of the part that is shown."""
-        options = replace(self._options(), split=self._parts[1])
-        comparison, curves = self._drawn
-        charts = overlay(comparison, curves, options, sizes)
-        width = sizes(len(charts.shown))[0][0] if charts.shown and charts.is_zoomed else 0.0
-        if parts := coarse_parts(comparison, curves, charts, width):
-            return overlay(comparison, self._reader.closer(comparison.runs, curves, parts), options, sizes)
-        return charts
+        return overlay(*self._drawn, replace(self._options(), split=self._parts[1]), sizes)
 
     # --- actions ---
 

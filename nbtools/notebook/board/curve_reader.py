@@ -1,14 +1,12 @@
 """Keeps the curves of compared runs up to date: short runs are read here, long ones by a process of its own."""
 
-import contextlib
 import subprocess
 import sys
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
-from nbtools.errors import NbtoolsError
-from nbtools.run.curves import Curves, cached, curve_files, part_of, quick_curves, refined
+from nbtools.run.curves import Curves, cached, curve_files, quick_curves
 from nbtools.run.run import Run
 
 _EVERY_S = 60.0
@@ -19,8 +17,7 @@ class CurveReader:
     """Reads the curves of runs; `look` costs milliseconds where nothing changed.
 
     A long run first shows what the cache has, else its first and last rows; a process of its own then reads the rest
-    into the cache, so that neither the kernel's time nor its memory is used. Where a zoom shows less than the cache's
-    columns, the rows of that part are read, which costs milliseconds where steps ascend in one file.
+    into the cache, so that neither the kernel's time nor its memory is used.
     """
 
     def __init__(self) -> None:
@@ -33,19 +30,6 @@ class CurveReader:
         self._tried: dict[str, Any] = {}
         self._left: Sequence[Run] = ()
         self._started_at = -_EVERY_S
-        self._parts: dict[tuple[str, int, int], Curves] = {}
-
-    def closer(self, runs: Sequence[Run], curves: Sequence[Curves], at: Mapping[int, tuple[int, int]]) -> list[Curves]:
-        """Return curves with the rows of parts, which are given as first and last step by the index of the run."""
-        found, parts = [*curves], self._parts
-        self._parts = {}
-        for index, steps in at.items():
-            with contextlib.suppress(NbtoolsError, OSError):  # removed, or its disk is away
-                run = runs[index]
-                finer = parts.get((run.id, *steps)) or part_of(run, *steps)
-                self._parts[run.id, *steps] = finer
-                found[index] = {n: refined(one, finer[n]) if n in finer else one for n, one in found[index].items()}
-        return found
 
     def look(self, runs: Sequence[Run]) -> bool:
         """Read new rows; return whether any curve changed."""

@@ -6,22 +6,18 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Final, cast
 
-import numpy as np
-
 from nbtools.errors import plural
 from nbtools.notebook.plots import charts
 from nbtools.notebook.plots.decimation import break_of
 from nbtools.notebook.plots.figure import RunFigure, png_path
 from nbtools.notebook.plots.metric_names import grouped, kind_of
-from nbtools.notebook.plots.view import Axis, Options, places
+from nbtools.notebook.plots.view import Axis, Options
 from nbtools.run.compare import Comparison, compare_runs
 from nbtools.run.curves import Curves, read_curves
 
 _NUM_HUES: Final = 10
 """Runs after these have the same hues, dashed."""
 _NUM_OPEN: Final = 4
-_FROM_ZERO: Final = ("learning_rate", "throughput", "grad_norm", "return")
-_ANY_STEP: Final = 2**53
 
 
 def role(index: int) -> tuple[str, tuple[float, ...]]:
@@ -63,61 +59,34 @@ def overlay(comparison: Comparison, curves: Sequence[Curves], options: Options, 
                 found.append(charts.trace_of(run[name], axis.positions[i][name], axis, columns, **looks))
         return found
 
-    def draw(part: charts.ChartPart, axis: Axis, size: charts.Size) -> charts.Chart:
+    def draw(part: charts.Chart, axis: Axis, size: charts.Size) -> charts.Chart:
         (name,) = part.names
-        can_log = not name.endswith(("learning_rate", "_per_s"))
-        is_log = can_log and options.log != (part.key in options.switched)
-        members = {i for i, run in enumerate(axis.runs) if name in run and split[i] == part.group}
+        members = {i for i, run in enumerate(axis.runs) if name in run and _key(name, options, split[i]) == part.key}
         badge = _badge(comparison, axis, name, members) if name == first else None
         every = traces(name, axis, round(size[0]))
-        chart = charts.Chart(part.key, part.title, (name,), True, is_log, can_log, series=every, badge=badge)
-        from_zero = name.rpartition("/")[2].startswith(_FROM_ZERO) or name.endswith("_per_s")
-        y: dict[str, Any] = {"from_zero": from_zero, "chosen": options.y.get(part.key)}
-        chart = charts.chart_of(chart, axis.limits, axis.kind, size, **y)
+        chart = charts.scaled(replace(part, series=every, badge=badge), options, axis, size)
         labels = {comparison.labels[i] for i in members}
-        return replace(chart, series=[trace for trace in every if trace.run in labels])
+        return replace(chart, series=[trace for trace in chart.series if trace.run in labels])
 
-    return charts.arranged(parts, curves, options, sizes, draw, _resumes(comparison))
-
-
-def coarse_parts(
-    comparison: Comparison, curves: Sequence[Curves], drawn: charts.Charts, width: float
-) -> dict[int, tuple[int, int]]:
-    """Return the first and last step of the part of each run, by index, whose columns are wider than a pixel.
-
-    `width` is that of a plot area in pixels.
-    """
-    found: dict[int, tuple[int, int]] = {}
-    for index, (label, one, resumed) in enumerate(zip(comparison.labels, curves, _resumes(comparison), strict=True)):
-        names = {trace.name for chart in drawn.shown for trace in chart.series if trace.run == label}
-        for name, x in places({n: one[n] for n in names if n in one}, drawn.x, resumed).items():
-            steps, counts = one[name].steps, one[name].counts
-            start, stop = int(np.searchsorted(x, drawn.limits[0])), int(np.searchsorted(x, drawn.limits[1], "right"))
-            shown = counts[max(0, start - 1) : stop + 1]
-            if stop - start < width and len(shown) and shown.max() > 1:
-                first = int(steps[start - 1]) if start else -_ANY_STEP
-                last = int(steps[stop]) if stop < len(steps) else _ANY_STEP
-                known = found.get(index, (first, last))
-                found[index] = min(first, known[0]), max(last, known[1])
-    return found
+    return charts.arranged(parts, curves, options, sizes, draw)
 
 
-def _parts(curves: Sequence[Curves], options: Options, split: Sequence[str]) -> list[charts.ChartPart]:
-    """Return the charts, the usual metrics first; each is of a metric and of the runs with one value of the split."""
+def _key(name: str, options: Options, value: str) -> str:
+    """Return the key of the chart of a metric and of the runs with a value of the field by which runs are split."""
+    return f"{name}\0{options.split.rpartition('.')[2]} {value}" if options.split else name
+
+
+def _parts(curves: Sequence[Curves], options: Options, split: Sequence[str]) -> list[charts.Chart]:
+    """Return the charts, without their content, the usual metrics first."""
     steps = {name: one[name].steps for one in curves for name in one}  # of any run: only their presence matters
-    names = [name for _, names in grouped(cast(Any, steps)) for name in names if kind_of(name) != "baseline"]
-    num_usual = max(_NUM_OPEN, len(set(split))) if options.split else _NUM_OPEN
-    found: list[charts.ChartPart] = []
-    for name in names:
-        for value in dict.fromkeys(value for one, value in zip(curves, split, strict=True) if name in one):
-            key = f"{name}\0{options.split.rpartition('.')[2]} {value}" if options.split else name
-            is_open = options.opens(key, (name,), sum(part.is_open for part in found) < num_usual)
-            found.append(charts.ChartPart(key, key.replace("\0", " · "), (name,), is_open, value))
+    found: list[charts.Chart] = []
+    num_usual = max(_NUM_OPEN, len(set(split)))
+    for group, names in grouped(cast(Any, steps)):
+        for name in (name for name in names if kind_of(name) != "baseline"):
+            for key in dict.fromkeys(_key(name, options, split[i]) for i, one in enumerate(curves) if name in one):
+                is_open = options.opens(key, (name,), sum(part.is_open for part in found) < num_usual)
+                found.append(charts.Chart(key, key.replace("\0", " · "), (name,), is_open, group=group))
     return found
-
-
-def _resumes(comparison: Comparison) -> list[list[int]]:
-    return [sorted(step for _, step in sources) for sources in comparison.sources]
 
 
 def _badge(comparison: Comparison, axis: Axis, name: str, members: set[int]) -> charts.Badge | None:

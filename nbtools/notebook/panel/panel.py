@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from nbtools.errors import ConfigError, RunNotFoundError, message_of, plural
+from nbtools.errors import RunNotFoundError, message_of, plural
 from nbtools.launcher.programs.program_resume import remember
 from nbtools.launcher.resume import launch_again, resume, steered_changes
 from nbtools.machine.processes import removed_in_words
@@ -27,7 +27,7 @@ from nbtools.notebook.panel.tabs import SAMPLES
 from nbtools.notebook.plots.chart_view import ChartView
 from nbtools.notebook.plots.charts import Charts, Sizes, charts_of
 from nbtools.notebook.plots.view import Options, X
-from nbtools.notebook.widgets import Displays, answers_beside_cells, is_attended, parent_message, words_of
+from nbtools.notebook.widgets import Displays, answers_beside_cells, is_attended, on_press, parent_message, words_of
 from nbtools.run import facts as run_facts
 from nbtools.run.checkpoints import AnyCheckpoint
 from nbtools.run.ranks.stacks import take_stacks
@@ -98,9 +98,9 @@ class LivePlot(ChartView):
             (buttons.again, "Launching…", lambda: self._follow(launch_again)),
             (checkpoints.verify, "Comparing checksums…", checkpoints.check),
         ):
-            button.on_click(lambda _, doing=doing, action=action: self._act(doing, action))
+            on_press(button, partial(self._act, doing, action))
         self._widgets.tabs.log.editor.keep = lambda curves: self._act("Keeping…", lambda: self.keep_curves(*curves))
-        self._widgets.files.choose = self._choose
+        self._widgets.files.choose = lambda *given: self._act("Choosing…", lambda: self.choose(*given))
         for text in (checkpoints.program.pattern, checkpoints.program.words):
             text.observe(self._remember, "value")
         self._widgets.page.on_msg(lambda _, said, *__: self._hear_page(said))
@@ -348,14 +348,6 @@ class LivePlot(ChartView):
 
     def _offer(self) -> None:
         self._widgets.buttons.disable()
-
-    def _choose(self, name: str, choice: Mapping[str, str | bool]) -> None:
-        """Take a choice at once: an action would be passed over while another one runs."""
-        with self._lock:
-            try:
-                self._tell(self.choose(name, choice))
-            except ConfigError as error:
-                self._tell(str(error), is_wrong=True)
 
     def _look_again(self) -> None:
         """Look at the run, also where what has changed is in no file that is compared."""

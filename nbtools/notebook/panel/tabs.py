@@ -35,8 +35,6 @@ class Tabs:
         self._changed = changed
         self._is_chosen = False
         self._keys: dict[int, object] = {}
-        self._parts: list[Limits] = []
-        self._is_whole = True
 
     @property
     def index(self) -> int:
@@ -59,7 +57,6 @@ class Tabs:
         Args:
             steps: the part of the run that the charts show; None for all.
         """
-        self._keep(steps)
         index, run = self.index, shown.run
         if index == LOG:
             self.log.look(run, is_stopped=is_stopped)
@@ -68,15 +65,9 @@ class Tabs:
         elif index == CONFIG and self._is_new(index, (run.id, file_stamp(run.files.config))):
             self.config.value = run_html.config(run)
         elif index == SYSTEM:
-            bars = phase_bars(shown.phases, self._parts)
+            bars = phase_bars(shown.phases, steps)
             if shown.system.read() or self._is_new(index, (run.id, bars)):
                 self.system.value = bars + run_html.machine(shown.system.values)
-
-    def _keep(self, steps: Limits | None) -> None:
-        """Keep the part that is shown and the one before it, to compare: charts showed the whole run between them."""
-        if steps is not None:
-            self._parts = [*(self._parts if self._is_whole else self._parts[:-1])[-1:], steps]
-        self._is_whole = steps is None
 
     def _choose(self, change: object) -> None:
         self._is_chosen = True

@@ -8,10 +8,9 @@ const NEAR_PX = 22; // how near to a curve the pointer must be to raise it
 const MANY = 8; // of more curves only the raised one has a band, and a value in the other charts
 const KINDS = ["step", "samples", "time", "relative"];
 const POINTER = ["down", "move", "up", "cancel", "leave"].map((kind) => `pointer${kind}`);
-const EVENTS = [...POINTER, "touchstart", "blur", "dblclick", "keydown"];
-const HOLD_MS = 400; // a finger that rests so long before a drag moves the crosshair
+const EVENTS = [...POINTER, "blur", "dblclick", "keydown"];
 const HELP = "drag: zoom · shift-drag: move · 0: all · ← →: crosshair · + −: zoom";
-const TOUCH_HELP = "drag, pinch: zoom · hold, drag: crosshair · double tap: all";
+const TOUCH_HELP = "drag: zoom · double tap: all";
 
 // --- the page -----------------------------------------------------------------------------------
 
@@ -33,7 +32,7 @@ const closest = (items, distance, limit) =>
 const words = (...parts) => parts.filter(Boolean).join(" ");
 const button = (parent, properties) => make("button", "", parent, { type: "button", ...properties });
 
-/** Set a text only where it differs: most of a tooltip stays while the pointer moves. */
+/** Set a text only where it differs. */
 const setText = (element, text) => element.textContent === text || (element.textContent = text);
 /** Whether a value differs from the one that this object was last asked about. */
 const isNew = (object, value) => object.seenValue !== (object.seenValue = JSON.stringify(value));
@@ -279,7 +278,7 @@ class Chart {
       if (i < 0 || !this.isInside(at)) return [];
       const mean = series.mean[i], low = series.low[i], high = series.high[i];
       return {
-        ...{ series, x: at, y: toY(mean), mean, colour: series.colour, label: series.text },
+        ...{ series, x: at, y: toY(mean), mean },
         value: formatNumber(mean, series.is_exact ? 6 : 4),
         range: (series.is_band || !series.is_exact) && low < high
           ? `[${formatNumber(low)}, ${formatNumber(high)}]` : "",
@@ -305,10 +304,10 @@ class Chart {
     const hot = rows.find(({ series }) => isHot(series));
     if (cross && this.isInside(x)) paint(ctx, this.upright(x), { stroke: text, opacity: 0.4 });
     const { path, width, dash } = hot?.series ?? {};
-    if (path) paint(ctx, path, { stroke: owner.colour(hot.colour), width: width + 1.2, dash, clip: this.clip });
+    if (path) paint(ctx, path, { stroke: owner.colour(hot.series.colour), width: width + 1.2, dash, clip: this.clip });
     for (const row of rows.filter(({ y }) => this.isWithin(y))) {
       const radius = row === hot ? 4.2 : rows.length > MANY ? 2.2 : 3.2, stroke = radius > 3 && page;
-      paint(ctx, disc(row.x, row.y, radius), { fill: owner.colour(row.colour), stroke, width: 1.5 });
+      paint(ctx, disc(row.x, row.y, radius), { fill: owner.colour(row.series.colour), stroke, width: 1.5 });
     }
     this.readOut(cross && !isHere ? rows : null, hot);
     return cross && { rows, hot };
@@ -318,7 +317,7 @@ class Chart {
   readOut(rows, hot) {
     this.series.forEach((series, i) => {
       const row = rows?.find((each) => each.series === series), { label, text } = this.entries[i];
-      setText(label, row ? words(row.label, row.value, row.range) : text);
+      setText(label, row ? words(series.text, row.value, row.range) : text);
       this.entries[i].hidden = this.hasRuns && (!row || row !== hot);
     });
   }
@@ -326,47 +325,6 @@ class Chart {
   markAt({ x, y }) {
     const [toX] = this.scales, isOnFloor = y === null || y >= this.plot.bottom - NEAR_PX;
     return isOnFloor && closest(this.spec.marks, (each) => Math.abs(toX(each.x) - toX(x)), 7);
-  }
-}
-
-// --- the values of the chart under the pointer ----------------------------------------------------
-
-class Tip {
-  rows = [];
-  constructor(parent) {
-    this.root = make("div", "nbt-tip", parent, { hidden: true, ariaHidden: "true" }); // the live region says the same
-    this.header = make("header", "", this.root, { dir: "auto" });
-  }
-
-  /** Write the rows and put the tooltip beside the crosshair, within the canvas; return what it says. */
-  show(owner, { chart, x, y }, { rows, hot }) {
-    const perColumn = Math.round(Math.max(1, ...rows.map(({ series }) => series.per_column)));
-    const mean = perColumn > 1 && `mean of ${perColumn.toLocaleString("en")} steps`;
-    const position = words(owner.spec.x.unit === "count" && owner.spec.x.label, formatX(x, owner.spec.x));
-    const mark = chart.markAt({ x, y }), saved = mark && words(`▲ ${mark.label}`, mark.kind === "best" && "· best");
-    const header = [position, mean, saved].filter(Boolean).join(" · ");
-    const lines = rows.length > 6 ? [...rows].sort((a, b) => b.mean - a.mean) : rows;
-    setText(this.header, header);
-    while (this.rows.length < lines.length) {
-      const root = make("div", "", this.root), parts = ["i", "span", "b", "small"].map((tag) => make(tag, "", root));
-      this.rows.push({ root, parts });
-    }
-    lines.forEach((line, index) => {
-      const { root, parts: [swatch, ...texts] } = this.rows[index];
-      Object.assign(root, { hidden: false, className: line === hot ? "nbt-hot" : "" });
-      if (isNew(swatch, line.colour)) swatch.style.background = owner.colour(line.colour);
-      [line.label, line.value, words(line.range, line.where)].forEach((text, k) => setText(texts[k], text));
-    });
-    for (const { root } of this.rows.slice(lines.length)) root.hidden = true;
-    this.root.classList.toggle("nbt-wide", lines.length > 12 && owner.width > 620);
-    this.root.hidden = false;
-    const { offsetWidth: wide, offsetHeight: tall } = this.root, { offsetLeft, offsetTop } = chart.root;
-    const at = offsetLeft + chart.scales[0](x), lower = offsetTop + (y ?? 42), upper = lower - tall - 12;
-    const left = at + 14 + wide > owner.width ? at - 14 - wide : at + 14, top = upper < 0 ? lower + 14 : upper;
-    const within = (value, room) => `${Math.round(Math.max(2, Math.min(room - 2, value)))}px`;
-    const place = [within(left, owner.width - wide), within(top, owner.root.clientHeight - tall)];
-    this.root.style.transform = `translate(${place})`;
-    return `${chart.spec.title}, ${header}: ${lines.map((r) => words(r.label, r.value, r.range, r.where)).join(", ")}`;
   }
 }
 
@@ -401,7 +359,7 @@ class Canvas {
     this.message = make("div", "nbt-message", root, { hidden: true });
     this.grid = make("div", "nbt-grid", root, { role: "group" });
     this.live = make("div", "nbt-live", root, { ariaLive: "polite" });
-    this.tip = new Tip(root);
+    this.tip = make("div", "nbt-tip", root, { hidden: true, ariaHidden: "true" }); // the live region says the same
     this.watch();
     this.change();
   }
@@ -569,10 +527,33 @@ class Canvas {
     Object.assign(this, { isTopDirty: false, hot: null }); // hot: the curve near the pointer
     const found = cross?.chart.drawTop(cross, selection); // the first: it says which curve is near
     for (const chart of this.open) if (chart !== cross?.chart && chart.isSeen) chart.drawTop(cross, selection);
-    this.tip.root.hidden = !found;
-    const said = found ? this.tip.show(this, cross, found) : "";
+    this.tip.hidden = !found;
+    const said = found ? this.showTip(cross, found) : "";
     this.later("live", 500, () => setText(this.live, said));
     this.el.dataset.tip = said;
+  }
+  /** Show the values of the chart under the pointer beside the crosshair, within the canvas; return what is said. */
+  showTip({ chart, x, y }, { rows, hot }) {
+    const { root, tip, width, spec } = this, count = Math.max(1, ...rows.map(({ series }) => series.per_column));
+    const mean = count >= 1.5 && `mean of ${Math.round(count).toLocaleString("en")} steps`;
+    const position = words(spec.x.unit === "count" && spec.x.label, formatX(x, spec.x));
+    const mark = chart.markAt({ x, y }), saved = mark && words(`▲ ${mark.label}`, mark.kind === "best" && "· best");
+    const header = [position, mean, saved].filter(Boolean).join(" · ");
+    const lines = rows.length > 6 ? [...rows].sort((a, b) => b.mean - a.mean) : rows;
+    const said = lines.map((line) => [line.series.text, line.value, words(line.range, line.where)]);
+    tip.replaceChildren(make("header", "", null, { textContent: header, dir: "auto" }));
+    lines.forEach((line, index) => {
+      const element = make("div", line === hot ? "nbt-hot" : "", tip);
+      make("i", "", element).style.background = this.colour(line.series.colour);
+      ["span", "b", "small"].forEach((tag, k) => make(tag, "", element, { textContent: said[index][k] }));
+    });
+    tip.classList.toggle("nbt-wide", lines.length > 12 && width > 620);
+    const { offsetWidth: wide, offsetHeight: tall } = tip, { offsetLeft, offsetTop } = chart.root;
+    const at = offsetLeft + chart.scales[0](x), lower = offsetTop + (y ?? 42), upper = lower - tall - 12;
+    const left = at + 14 + wide > width ? at - 14 - wide : at + 14, top = upper < 0 ? lower + 14 : upper;
+    const within = (value, room) => `${Math.round(Math.max(2, Math.min(room - 2, value)))}px`;
+    tip.style.transform = `translate(${[within(left, width - wide), within(top, root.clientHeight - tall)]})`;
+    return `${chart.spec.title}, ${header}: ${said.map((texts) => words(...texts)).join(", ")}`;
   }
   /** Show a span at once, as far as its columns are here, and ask the kernel for it; null is all. */
   zoom(span, isSent = true) {
@@ -603,41 +584,31 @@ class Canvas {
   dblclick = () => this.zoom(null);
   blur = () => this.drag ?? this.point(null);
   pointerleave = (_, { pointerType }) => pointerType === "mouse" && this.blur(); // a finger leaves the crosshair there
-  touchstart = (_, event) => event.touches.length > 1 && event.preventDefault(); // two fingers do not scroll
   pointerdown(chart, event) {
     if (event.button !== 0) return;
-    const { canvas } = chart.top, { pointerId, offsetX: startPx, timeStamp: time } = event, { limits, drag } = this;
-    const fingers = new Map(drag?.fingers).set(pointerId, { px: startPx }), from = chart.fromX(startPx);
+    const { canvas } = chart.top, { offsetX: startPx } = event, { limits } = this, from = chart.fromX(startPx);
     event.preventDefault(); // no selection of the page's text
     canvas.focus({ preventScroll: true });
-    canvas.setPointerCapture(pointerId);
-    for (const finger of fingers.values()) finger.x = chart.fromX(finger.px);
-    const kind = event.shiftKey || drag ? "pan" : "select"; // two fingers pan, and pinch
-    this.drag = { kind, chart, from, to: from, startPx, time, limits, fingers, isMoved: false };
+    canvas.setPointerCapture(event.pointerId);
+    this.drag = { kind: event.shiftKey ? "pan" : "select", chart, from, to: from, startPx, limits, isMoved: false };
     this.pointAt(chart, event);
   }
   pointermove(chart, event) {
-    const { drag } = this, { offsetX: px } = event, finger = drag?.fingers.get(event.pointerId);
-    if (finger) {
-      [finger.px, drag.to] = [px, chart.fromX(px)];
-      const isHeld = event.pointerType === "touch" && !drag.isMoved && event.timeStamp - drag.time > HOLD_MS;
-      if (isHeld && drag.kind === "select") drag.kind = "read";
+    const { drag } = this, { offsetX: px } = event;
+    if (drag) {
+      const { left, right } = chart.plot, [from, to] = drag.limits;
+      const by = ((drag.startPx - px) * (to - from)) / (right - left);
+      drag.to = chart.fromX(px);
       drag.isMoved ||= Math.abs(px - drag.startPx) >= 4; // else it is a click
-      if (drag.isMoved && drag.kind === "pan") this.zoom(this.held(drag), false);
+      if (drag.isMoved && drag.kind === "pan") this.zoom([from + by, to + by], false);
     }
     this.pointAt(chart, event);
-  }
-  /** The limits with which the positions that a pointer, or two fingers, took hold of are under them. */
-  held({ chart: { plot: { left, right } }, limits: [from, to], fingers }) {
-    const [one, other] = [...fingers.values()].sort((a, b) => a.x - b.x);
-    const pace = other ? (other.x - one.x) / Math.max(NEAR_PX, other.px - one.px) : (to - from) / (right - left);
-    return [one.x - (one.px - left) * pace, one.x + (right - one.px) * pace];
   }
   pointerup(chart, event) {
     const { kind, isMoved, from, to } = this.drag ?? {};
     this.drag = null;
     const mark = kind && !isMoved && chart.markAt({ x: from, y: event.offsetY });
-    if (isMoved && kind !== "read") this.zoom(kind === "pan" ? this.limits : [from, to].sort((a, b) => a - b));
+    if (isMoved) this.zoom(kind === "pan" ? this.limits : [from, to].sort((a, b) => a - b));
     if (mark) this.send({ mark: mark.step });
     this.pointAt(chart, event);
   }

@@ -16,8 +16,6 @@ from nbtools.rundir.json_files import finite
 
 _HERE = Path(__file__).parent
 SCRIPT = "".join((_HERE / name).read_text(encoding="utf-8") for name in ("formats.js", "canvas.js"))
-_OF_OPEN = "is_log", "can_log", "is_fixed", "y", "x_ticks", "y_ticks", "cuts", "veil"
-"""Fields of a `Chart` that are sent if it is open."""
 _UNITS = {"time": "clock", "relative": "seconds"}
 
 
@@ -84,12 +82,8 @@ class PackedColumns:
 def _chart(chart: Chart, columns: PackedColumns) -> dict[str, Any]:
     described = {"key": chart.key, "title": chart.title, "open": chart.is_open, "names": len(chart.names)}
     described["section"] = section_of(chart.names[0]) if chart.names else ""
-    if not chart.is_open:
-        return described
-    return {
-        **described,
-        **{name: getattr(chart, name) for name in _OF_OPEN},
-        "series": [columns.add(trace) for trace in chart.series],
-        "marks": [{**asdict(mark), "y": finite(mark.y)} for mark in chart.marks],
-        "badge": asdict(chart.badge) if chart.badge else None,
-    }
+    if chart.is_open:
+        described = {**vars(chart), **described, "series": [columns.add(trace) for trace in chart.series]}
+        described["marks"] = [{**asdict(mark), "y": finite(mark.y)} for mark in chart.marks]
+        described["badge"] = asdict(chart.badge) if chart.badge else None
+    return described

@@ -5,7 +5,7 @@ Sizes are in CSS pixels, colours are roles in `PALETTE`, dashes are in widths of
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -118,6 +118,8 @@ class Chart:
     veil: float | None = None
     """Position up to which the curves are the parent's."""
     badge: Badge | None = None
+    group: str = ""
+    """The group of its metrics, which determines its scale."""
 
 
 @dataclass(frozen=True)
@@ -155,46 +157,34 @@ def page_sizes(num_open: int, width: float, *, is_whole: bool = False) -> list[S
     return [(chart - MARGIN["left"] - MARGIN["right"], height - MARGIN["top"] - MARGIN["bottom"])] * num_open
 
 
-class ChartPart(NamedTuple):
-    """The metrics of one chart."""
-
-    key: str
-    title: str
-    names: Sequence[str]
-    is_open: bool
-    group: str = ""
-    """The group of metrics of a run; the value of the field by which compared runs are split."""
-
-
 def arranged(
-    parts: Sequence[ChartPart],
+    parts: Sequence[Chart],
     runs: Sequence[Mapping[str, Series | Sketch]],
     options: Options,
     sizes: Sizes,
-    draw: Callable[[ChartPart, Axis, Size], Chart],
-    resumes: Sequence[Sequence[int]],
+    draw: Callable[[Chart, Axis, Size], Chart],
     reaches: Iterable[int] = (),
 ) -> Charts:
     """Draw the open ones of some charts on one x axis, which is that of their metrics.
 
     Args:
-        parts: all charts, at least one.
+        parts: all charts, at least one, without their content; which are to be open.
         runs: the curves of each run.
         sizes: see `Sizes`.
         draw: returns an open chart.
-        resumes: see `Axis`, and so `reaches`.
+        reaches: see `Axis`.
     """
     shown = [part for part in parts if part.is_open]
     areas = {part.key: size for part, size in zip(shown, sizes(len(shown)), strict=False)}
     names = {name for part in parts if part.key in areas or not areas for name in part.names}
     charts = []
     with np.errstate(over="ignore", invalid="ignore"):  # sums of values near the largest float
-        axis = Axis([{name: run[name] for name in run if name in names} for run in runs], options, resumes, reaches)
+        axis = Axis([{name: run[name] for name in run if name in names} for run in runs], options, reaches)
         for part in parts:
             drawn = [name for name in part.names if part.key in areas and any(name in run for run in axis.runs)]
             is_drawn = part.names[0] in drawn
-            closed = Chart(part.key, part.title, part.names)
-            charts.append(draw(part._replace(names=drawn), axis, areas[part.key]) if is_drawn else closed)
+            own = replace(part, names=drawn if is_drawn else part.names, is_open=is_drawn)
+            charts.append(draw(own, axis, areas[part.key]) if is_drawn else own)
     shared: dict[str, Any] = {"kinds": axis.kinds, "unit": axis.unit, "note": axis.note}
     return Charts(axis.kind, axis.limits, axis.full, axis.is_zoomed, charts, **shared)
 
@@ -216,35 +206,39 @@ def charts_of(view: View, sizes: Sizes) -> Charts:
     parts = [part for group, names in groups for part in _parts(view, group, names, group in usual)]
     # Taken once: the history may grow in another thread while this picture is made.
     curves = {name: view.history[name] for part in parts for name in part.names}
-    resumes = [[] if view.resumed_at is None else [view.resumed_at]]
     reaches = [step for step, _ in view.checkpoints]
-    return arranged(parts, [curves], view, sizes, lambda *part: _chart(view, *part), resumes, reaches)
+    return arranged(parts, [curves], view, sizes, lambda *part: _chart(view, *part), reaches)
 
 
-def _parts(view: View, group: str, names: Sequence[str], is_default: bool) -> list[ChartPart]:
+def _parts(view: View, group: str, names: Sequence[str], is_default: bool) -> list[Chart]:
     title, parts = metric_names.TITLES.get(group, group), metric_names.divided(group, names)
     found = []
     for index, part in enumerate(parts, 1):
         key = f"{group}\0{index}" if index > 1 else group
         is_open = view.opens(key, (group, *part), is_default and index == 1)
         numbered = f"{title}, {index} of {len(parts)}" if len(parts) > 1 else title
-        found.append(ChartPart(key, numbered, part, is_open, group))
+        found.append(Chart(key, numbered, part, is_open, group=group))
     return found
 
 
-def _chart(view: View, part: ChartPart, axis: Axis, size: Size) -> Chart:
-    key, title, names, _, group = part
-    can_log = group not in ("learning_rate", "throughput")
-    is_log = can_log and view.log != (key in view.switched)
-    traces = _legible(_curves(part, view, axis, size), metric_names.legend_room(title, size[0]))
+def _chart(view: View, part: Chart, axis: Axis, size: Size) -> Chart:
+    traces = _legible(_curves(part, view, axis, size), metric_names.legend_room(part.title, size[0]))
+    shown: dict[str, Any] = {"series": traces, "badge": _badge(part.names, axis)}
+    shown |= {"marks": _marks(view, axis)} if part.key == "loss" else {}
+    shown |= _resumes(view, axis, is_labelled=part.key == "loss")
+    return scaled(replace(part, **shown), view, axis, size)
+
+
+def scaled(chart: Chart, options: Options, axis: Axis, size: Size) -> Chart:
+    """Return an open chart with the scale that fits its metrics and the options."""
+    can_log = chart.group not in ("learning_rate", "throughput")
+    is_log = can_log and options.log != (chart.key in options.switched)
+    traces = chart.series
     if is_log:  # a dot, if only one point has a logarithm
         traces = [replace(item, dots=item.dots or decimation.is_lone(item.x, log10(item.bold))) for item in traces]
-    shown: dict[str, Any] = {"series": traces, "badge": _badge(names, axis)}
-    shown |= {"marks": _marks(view, axis)} if key == "loss" else {}
-    shown |= _resumes(view, axis, is_labelled=key == "loss")
-    chart = Chart(key, title, names, is_log=is_log, can_log=can_log, **shown)
-    from_zero = group in ("return", "learning_rate", "throughput", "grad_norm")
-    return chart_of(chart, axis.limits, axis.kind, size, from_zero=from_zero, chosen=view.y.get(key))
+    chart = replace(chart, is_log=is_log, can_log=can_log, series=traces)
+    from_zero = chart.group in ("return", "learning_rate", "throughput", "grad_norm")
+    return chart_of(chart, axis.limits, axis.kind, size, from_zero=from_zero, chosen=options.y.get(chart.key))
 
 
 def chart_of(
@@ -318,7 +312,7 @@ def _last(series: Series | Sketch) -> str:
     return decimation.number(series.last).replace("nan", "NaN")
 
 
-def _curves(part: ChartPart, view: View, axis: Axis, size: Size) -> list[Trace]:
+def _curves(part: Chart, view: View, axis: Axis, size: Size) -> list[Trace]:
     """Return the curves and baselines of a chart, in order of importance."""
     drawn: list[Trace] = []
     names, group, curves = part.names, part.group, axis.runs[0]

@@ -42,7 +42,7 @@ def grouped(history: Mapping[str, Sized]) -> list[tuple[str, list[str]]]:
     """Return the metrics by panel: the usual panels first, times, speeds and memory last."""
     groups: dict[str, list[str]] = {}
     for name in history:
-        group = _group(name)
+        group = group_of(name)
         is_final_test = name.startswith("test/") and len(history[name]) == 1  # a number, not a curve
         if group != "epoch" and name not in _IN_WORDS and len(history[name]) and not is_final_test:
             groups.setdefault(group, []).append(name)
@@ -94,7 +94,8 @@ def section_of(name: str) -> str:
     return section if slash else ""
 
 
-def _group(name: str) -> str:
+def group_of(name: str) -> str:
+    """Return the group of a metric: those of a run that share a chart."""
     rest = _split(name)[1].lower()
     if found := _BASELINE.fullmatch(rest):
         rest = found[2] or rest

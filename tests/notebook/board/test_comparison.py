@@ -193,22 +193,6 @@ def test_a_long_run_is_read_by_a_process_of_its_own(make: MakeRun, opened: Calla
     reader.close()
 
 
-def test_a_zoom_below_the_cached_columns_reads_the_rows_of_that_part(
-    make: MakeRun, opened: Callable[..., Board]
-) -> None:
-    panel = opened(make("a", {"lr": 1}), make("b", {"lr": 2}, num_rows=20_000)).wait(60)
-
-    def tell(**message: Any) -> dict[str, Any]:
-        panel._canvas._handle_custom_msg(message, [])
-        return next(chart["series"][-1] for chart in panel._canvas.spec["charts"] if chart["open"])
-
-    assert tell(ready=True, width=900)["per_column"] > 40
-    exact = tell(zoom=[10_000, 10_100])
-    assert exact["is_exact"] and exact["n"] >= 101
-    assert panel.comparison.runs[1].rows._written.num_rows == 0, "the other rows are not in this process"
-    assert not tell(zoom=None)["is_exact"]
-
-
 # --- the command line -------------------------------------------------------------------------------
 
 

@@ -9,8 +9,8 @@ import pytest
 from curves import charts, history
 
 from nbtools.metrics.history import History
-from nbtools.notebook.plots.canvas import Canvas, PackedColumns, packed
-from nbtools.notebook.plots.charts import INK, PALETTE, Trace, charts_of
+from nbtools.notebook.plots.canvas import Canvas, packed
+from nbtools.notebook.plots.charts import INK, PALETTE, charts_of
 from nbtools.notebook.plots.decimation import Curve
 from nbtools.notebook.plots.figure import SCALE, RunFigure
 from nbtools.notebook.plots.view import Choices, Options, View
@@ -49,17 +49,6 @@ def test_the_page_gets_the_columns_at_whole_multiples_of_eight_bytes() -> None:
             np.testing.assert_allclose(values, getattr(trace, column), rtol=1e-6)
     offsets = [at for series in described.values() for at in series["at"]]
     assert not any(at % 8 for at in offsets)
-
-
-@pytest.mark.parametrize("values", [[1e-8, 1e3], [1e9, 1e9 + 1e-3], [-1e308, 1e308], [1e-50, 1e-40]])
-def test_values_of_any_range_arrive(values: list[float]) -> None:
-    columns, y = PackedColumns(), np.array([*values, np.nan])
-    trace = Trace(x=np.arange(3.0), low=y, high=y, mean=y, bold=y, name="a", label="a", value="", colour="line")
-    series = columns.add(trace)
-    found = unpacked({"charts": [{"series": [series]}]}, columns.content)["a"]
-    for name in ("low", "high", "mean", "bold"):
-        np.testing.assert_array_equal(found[name], y)
-    json.dumps(series, allow_nan=False)
 
 
 def test_equal_columns_are_sent_once() -> None:
