@@ -25,16 +25,18 @@ def joined(
     members: dict[tuple[str, str], list[int]] = {}
     for index, (run, label) in enumerate(zip(comparison.runs, comparison.labels, strict=True)):
         members.setdefault((groups.get(run.id, f"\0{label}"), split[index]), []).append(index)
-    first, labels = [indices[0] for indices in members.values()], []
+    first, labels, sources = [indices[0] for indices in members.values()], [], []
     for (name, value), indices in members.items():
         label = ", ".join(filter(None, (f"{name} · {plural(len(indices), 'run')}", value)))
         labels.append(name[1:] if name.startswith("\0") else label)
+        sources.append(comparison.sources[indices[0]] if len(indices) == 1 else ())
     one_of = replace(
         comparison,
         runs=[comparison.runs[i] for i in first],
         labels=labels,
         facts=[comparison.facts[i] for i in first],
         differences=[replace(one, values=tuple(one.values[i] for i in first)) for one in comparison.differences],
+        sources=sources,
         slots=[comparison.slots[i] for i in first],
     )
     return one_of, [mean_curves([curves[i] for i in indices]) for indices in members.values()]

@@ -68,7 +68,7 @@ def overlay(comparison: Comparison, curves: Sequence[Curves], options: Options, 
         labels = {comparison.labels[i] for i in members}
         return replace(chart, series=[trace for trace in chart.series if trace.run in labels])
 
-    return charts.arranged(parts, curves, options, sizes, draw)
+    return charts.arranged(parts, curves, options, sizes, draw, _resumes(comparison))
 
 
 def _key(name: str, options: Options, value: str) -> str:
@@ -87,6 +87,10 @@ def _parts(curves: Sequence[Curves], options: Options, split: Sequence[str]) -> 
                 is_open = options.opens(key, (name,), sum(part.is_open for part in found) < num_usual)
                 found.append(charts.Chart(key, key.replace("\0", " · "), (name,), is_open, group=group))
     return found
+
+
+def _resumes(comparison: Comparison) -> list[list[int]]:
+    return [sorted(step for _, step in sources) for sources in comparison.sources]
 
 
 def _badge(comparison: Comparison, axis: Axis, name: str, members: set[int]) -> charts.Badge | None:

@@ -163,6 +163,7 @@ def arranged(
     options: Options,
     sizes: Sizes,
     draw: Callable[[Chart, Axis, Size], Chart],
+    resumes: Sequence[Sequence[int]],
     reaches: Iterable[int] = (),
 ) -> Charts:
     """Draw the open ones of some charts on one x axis, which is that of their metrics.
@@ -172,14 +173,14 @@ def arranged(
         runs: the curves of each run.
         sizes: see `Sizes`.
         draw: returns an open chart.
-        reaches: see `Axis`.
+        resumes: see `Axis`, and so `reaches`.
     """
     shown = [part for part in parts if part.is_open]
     areas = {part.key: size for part, size in zip(shown, sizes(len(shown)), strict=False)}
     names = {name for part in parts if part.key in areas or not areas for name in part.names}
     charts = []
     with np.errstate(over="ignore", invalid="ignore"):  # sums of values near the largest float
-        axis = Axis([{name: run[name] for name in run if name in names} for run in runs], options, reaches)
+        axis = Axis([{name: run[name] for name in run if name in names} for run in runs], options, resumes, reaches)
         for part in parts:
             drawn = [name for name in part.names if part.key in areas and any(name in run for run in axis.runs)]
             is_drawn = part.names[0] in drawn
@@ -206,8 +207,9 @@ def charts_of(view: View, sizes: Sizes) -> Charts:
     parts = [part for group, names in groups for part in _parts(view, group, names, group in usual)]
     # Taken once: the history may grow in another thread while this picture is made.
     curves = {name: view.history[name] for part in parts for name in part.names}
+    resumes = [[] if view.resumed_at is None else [view.resumed_at]]
     reaches = [step for step, _ in view.checkpoints]
-    return arranged(parts, [curves], view, sizes, lambda *part: _chart(view, *part), reaches)
+    return arranged(parts, [curves], view, sizes, lambda *part: _chart(view, *part), resumes, reaches)
 
 
 def _parts(view: View, group: str, names: Sequence[str], is_default: bool) -> list[Chart]:

@@ -20,7 +20,7 @@ from nbtools.rundir.requests.conditions import conditions_of, limits_in
 from nbtools.rundir.rundir import has_recipe
 
 X = Literal["step", "samples", "time", "relative"]
-"""Unit of the x axis: `time` is the clock's, `relative` the time since the first row."""
+"""Unit of the x axis: `time` is the clock's, `relative` the time since the first row without the pause of a resume."""
 KINDS: tuple[X, ...] = ("step", "samples", "time", "relative")
 Limits = tuple[float, float]
 Curves = Mapping[str, Series | Sketch]
@@ -183,10 +183,13 @@ class Axis:
     Args:
         runs: the curves of each run, which determine the axis.
         options: the kind of the axis, and the part that is shown.
+        resumes: for each run, the steps at which it was resumed; `relative` leaves out the pauses before them.
         reaches: steps of the first run that the axis shows too.
     """
 
-    def __init__(self, runs: Sequence[Curves], options: Options, reaches: Iterable[int] = ()) -> None:
+    def __init__(
+        self, runs: Sequence[Curves], options: Options, resumes: Sequence[Sequence[int]], reaches: Iterable[int] = ()
+    ) -> None:
         every: dict[str, Series | Sketch] = {}
         for number, run in enumerate(runs, start=1):
             end = f" of {number}" if len(runs) > 1 else ""
@@ -202,7 +205,7 @@ class Axis:
         has["step"] = not has["time"] or (len(units) == 1 and self.unit != "row")
         self.kinds: Sequence[X] = [kind for kind in KINDS if has["time" if kind == "relative" else kind]]
         self.kind: X = options.x if options.x in self.kinds else "step" if has["step"] else "relative"
-        self.positions = [_places(run, self.kind) for run in self.runs]
+        self.positions = [places(run, self.kind, at) for run, at in zip(self.runs, resumes, strict=True)]
         self._main = _main_of(self.runs[0])
         left = min(float(x[0]) for run in self.positions for x in run.values())
         right = max(float(x[-1]) for run in self.positions for x in run.values())
@@ -224,13 +227,21 @@ class Axis:
         return float(np.interp(step, steps, x)) + rate * max(0.0, float(step - steps[-1]))
 
 
-def _places(curves: Curves, kind: X) -> dict[str, NDArray[Any]]:
-    """Return the positions of the points of each curve of a run."""
+def places(curves: Curves, kind: X, resumed_at: Sequence[int]) -> dict[str, NDArray[Any]]:
+    """Return the positions of the points of each curve of a run; `relative` leaves out the pauses before resumes."""
     if kind in ("step", "samples"):
         found = {name: one.steps if kind == "step" else one.samples for name, one in curves.items()}
     else:
         start = min((one.times[0] for one in curves.values()), default=0.0) if kind == "relative" else 0.0
         found = {name: one.times - start for name, one in curves.items()}
+    if kind == "relative" and curves:
+        main = curves[_main_of(curves)]
+        for step in resumed_at:
+            index = int(np.searchsorted(main.steps, step, "right"))
+            if pause := _pause_at(main.times, index):
+                for name, one in curves.items():
+                    is_after = one.steps > step if one.unit == main.unit else one.times > main.times[index - 1]
+                    found[name] = found[name] - np.where(is_after, pause, 0.0)
     return {name: np.maximum.accumulate(x) for name, x in found.items()}  # a clock was set back
 
 
@@ -269,3 +280,11 @@ def _has_places(kind: str, every: Iterable[Series | Sketch]) -> bool:
     columns = (series.samples if kind == "samples" else series.times for series in every)
     found = {(column.__array_interface__["data"][0], len(column)): column for column in columns}  # often the same one
     return all(np.isfinite(column).all() for column in found.values())
+
+
+def _pause_at(times: NDArray[Any], index: int) -> float:
+    """Return by how much the time before a row is longer than the usual one before it; 0 for no row."""
+    if not 0 < index < len(times):
+        return 0.0
+    usual = float(np.median(np.diff(times[:index]))) if index > 1 else 0.0
+    return max(0.0, float(times[index] - times[index - 1]) - usual)

@@ -202,7 +202,13 @@ TIMED = history(
 
 @pytest.mark.parametrize(
     ("options", "end"),
-    [({"x": "step"}, 100.0), ({"x": "samples"}, 3200.0), ({"x": "time"}, 1e9 + 1200), ({"x": "relative"}, 1198.0)],
+    [
+        ({"x": "step"}, 100.0),
+        ({"x": "samples"}, 3200.0),
+        ({"x": "time"}, 1e9 + 1200),
+        ({"x": "relative"}, 1198.0),
+        ({"x": "relative", "resumed_at": 60}, 198.0),  # without the pause before the resume
+    ],
 )
 def test_the_x_axis_counts_steps_samples_or_seconds(options: dict[str, Any], end: float) -> None:
     assert charts(View(TIMED, smoothing=0.0, **options)).shown[0].series[0].x[-1] == end
