@@ -14,7 +14,11 @@ _MOST_ROWS, _MOST_TEXTS, _LONGEST_TEXT = 50, 50, 5000
 _CELL = "padding:2px 12px 2px 0;text-align:left;vertical-align:middle"
 _TEXT = "white-space:pre-wrap;overflow-wrap:anywhere;line-height:1.5"
 _BAR = "display:inline-block;height:9px;border-radius:2px;background:#3f90da"
-_BARS_PX = 120
+_COLUMN = "margin-right:1px;border-radius:2px 2px 0 0;background:#3f90da"
+_CHART = (
+    "display:flex;align-items:flex-end;width:max-content;max-width:100%;margin:6px 0 2px;border-top:1px dashed #8888"
+)
+_BARS_PX, _COLUMN_PX = 120, 48
 
 
 def answers_html(inputs: Sequence[str], rows: Sequence[dict[str, Any]], step: int | None = None) -> str:
@@ -88,12 +92,21 @@ def _codes(row: dict[str, Any]) -> str:
 
 
 def _episodes(row: dict[str, Any]) -> str:
-    """Return the mean return of each episode as a chart, with the best possible one."""
-    returns, number = row["returns"], range(1, len(row["returns"]) + 1)
+    """Return the mean return of each episode as columns below the best possible one, and the drawing."""
+    returns, best = row["returns"], max(row["best"], *row["returns"], 1)
+    width = max(min(600 // len(returns), 16), 2)
+    columns = "".join(
+        f"<span title='episode {number}: {value:g}' style='{_COLUMN};flex:0 0 {width - 1}px;"
+        f"height:{max(_COLUMN_PX * value / best, 1):.0f}px'></span>"
+        for number, value in enumerate(returns, start=1)
+    )
     kind = "a goal that the training left out" if row["is_unseen"] else "a goal of the training"
-    lines = {"mean": returns, "best possible": [row["best"]] * len(returns)}
-    item = media.series(f"Goal {row['goal']}, {kind}", number, lines, x_label="episode", y_label="return")
-    return static_html(item)
+    return (
+        f"<div><b>Goal {literal(row['goal'])}</b> <span style='{MUTED}'>{kind}; best possible return {row['best']}"
+        f"</span></div><div style='{_CHART};height:{_COLUMN_PX}px;border-bottom:{BORDER}'>{columns}</div>"
+        f"<div style='{MUTED};font-size:12px'>mean return of episodes 1 to {len(returns)}: "
+        f"{returns[0]:g} at first, {returns[-1]:g} at last</div>"
+    )
 
 
 def _table(values: Sequence[tuple[str, float]], heading: str = "") -> str:

@@ -116,6 +116,6 @@ def test_answers_of_every_recipe_are_drawn_and_escaped() -> None:
     spaced = answers_html(["a [MASK] c"], [{"text": "a b c", "masks": [[{"token": " b", "probability": 1.0}]]}])
     assert "a<b style='border-bottom:2px solid #3f90da'> b</b> c" in spaced, "the token holds the space before it"
     assert "width:90px" in drawn  # 0.75 of 120
-    assert "83110" in drawn and "nbtools-error'>&lt;</div>" in drawn and "no &amp; never" in drawn
-    assert "Goal 7:2, a goal that the training left out</b></div><img src='data:image/png" in drawn
+    assert "83110" in drawn and "nbtools-error'>&lt;</div>" in drawn and "Goal 7:2" in drawn
+    assert "0 at first, 12 at last" in drawn and "no &amp; never" in drawn
     assert "10 more" in answers_html([""] * 60, [{"text": "a"}] * 60)
