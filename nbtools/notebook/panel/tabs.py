@@ -35,6 +35,8 @@ class Tabs:
         self._changed = changed
         self._is_chosen = False
         self._keys: dict[int, object] = {}
+        self._parts: list[Limits] = []
+        self._is_whole = True
 
     @property
     def index(self) -> int:
@@ -57,6 +59,7 @@ class Tabs:
         Args:
             steps: the part of the run that the charts show; None for all.
         """
+        self._keep(steps)
         index, run = self.index, shown.run
         if index == LOG:
             self.log.look(run, is_stopped=is_stopped)
@@ -65,9 +68,15 @@ class Tabs:
         elif index == CONFIG and self._is_new(index, (run.id, file_stamp(run.files.config))):
             self.config.value = run_html.config(run)
         elif index == SYSTEM:
-            bars = phase_bars(shown.phases, steps)
+            bars = phase_bars(shown.phases, self._parts)
             if shown.system.read() or self._is_new(index, (run.id, bars)):
                 self.system.value = bars + run_html.machine(shown.system.values)
+
+    def _keep(self, steps: Limits | None) -> None:
+        """Keep the part that is shown and the one before it, to compare: charts showed the whole run between them."""
+        if steps is not None:
+            self._parts = [*(self._parts if self._is_whole else self._parts[:-1])[-1:], steps]
+        self._is_whole = steps is None
 
     def _choose(self, change: object) -> None:
         self._is_chosen = True

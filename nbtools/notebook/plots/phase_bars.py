@@ -1,6 +1,6 @@
 """The time of each rank in each phase, as one stacked bar of HTML per rank."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from nbtools.errors import literal
 from nbtools.notebook.html_parts import FONT, MUTED, SURFACE, TEXT, WARN
@@ -15,10 +15,10 @@ _MOST_BARS = 16
 _LABELLED = 0.05
 
 
-def phase_bars(phases: PhaseRows, part: Limits | None = None) -> str:
-    """Return the bars of the whole run, and of a part of its steps; empty without phases."""
-    shown = "" if part is None else _bars(f"In steps {part[0]:,.0f} to {part[1]:,.0f}", phases.seconds(part))
-    return _bars("Time of each rank", phases.seconds()) + shown
+def phase_bars(phases: PhaseRows, parts: Sequence[Limits] = ()) -> str:
+    """Return the bars of the whole run, and of parts of its steps; empty without phases."""
+    titled = ((f"In steps {part[0]:,.0f} to {part[1]:,.0f}", phases.seconds(part)) for part in parts)
+    return _bars("Time of each rank", phases.seconds()) + "".join(_bars(*each) for each in titled)
 
 
 def _bars(title: str, seconds: Mapping[int, Mapping[str, float]]) -> str:

@@ -415,6 +415,11 @@ def test_what_slows_a_training_is_told_below_the_bar_and_its_phases_are_bars_als
     zoomed = plain(system.value).partition("In steps 2 to 4 ")[2]
     assert zoomed.startswith("Evaluation takes 50% of the time on all ranks") and "rank 1 50% 50%" in zoomed
     assert panel.run.phases(3, 3)[0]["evaluation"] == 8
+    for zoom in (None, [1.5, 2.5], [0.5, 1.5]):  # out, and into another part, which is moved
+        panel._choices.take({"zoom": zoom})
+        panel.refresh()
+    parts = plain(system.value).split("In steps ")[1:]
+    assert [part[:6] for part in parts] == ["2 to 4", "0 to 2"], "the part that was shown before stays"
 
 
 def test_another_program_s_mfu_is_drawn_and_not_taken_for_a_share(folder: RunFolder) -> None:
