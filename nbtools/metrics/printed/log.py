@@ -86,18 +86,22 @@ class LogMetrics:
             while self._credit_s > 0 and (block := self._new_lines()):
                 began = time.thread_time()
                 if self._tail.generation != self._rows.generation:
-                    self._rows.curves.draw(self._history, self._times, self._rows.generation)
+                    self._draw()
                     self._rows = PrintedRows(self._patterns, self._tail.generation)
                 self._times.read()
                 self._rows.read(block, self._tail.position - len(block), self._times)
                 self._credit_s -= time.thread_time() - began
             if is_complete:
                 self._rows.finish(is_complete=True)
-            self._rows.curves.draw(self._history, self._times, self._rows.generation)
+            self._draw()
             with contextlib.suppress(OSError):
                 left = self._tail.path.stat().st_size - self._tail.position - len(self._tail.partial)
                 self._history.num_unread_bytes = max(left, 0) if self._credit_s <= 0 else 0
             return self._history
+
+    def _draw(self) -> None:
+        rows = self._rows
+        rows.curves.draw(self._history, self._times, rows.generation, has_counter=rows.steps.has_counter)
 
     @property
     def note(self) -> str:
@@ -190,7 +194,7 @@ class PrintedRows:
 
     def _is_open(self, plan: LinePlan, numbers: Sequence[float]) -> bool:
         """Whether a first number may count: if nothing does by its name, and it rises evenly over the first lines."""
-        if self.steps.has_counter or "counter" in plan.places or "epoch" in plan.places:
+        if self.steps.is_counting or "counter" in plan.places or "epoch" in plan.places:
             return False
         if len(self._firsts) > _MOST_UNCOUNTED:  # a log without counters has any number of words
             self._firsts.clear()

@@ -95,6 +95,11 @@ class StepCounters:
         """Whether a line has counted."""
         return self.main is not None or self._epochs.last >= 0
 
+    @property
+    def is_counting(self) -> bool:
+        """Whether a counter has risen, or an epoch was printed: `batch 64` alone may be a setting."""
+        return self._epochs.last >= 0 or (self.main is not None and self.main.interval > 0)
+
     def rewind(self) -> None:
         """A new attempt begins: its counters start from its checkpoint or at zero."""
         self.loops, self.main, self._epochs, self._epoch = {}, None, Loop(), math.nan
@@ -174,6 +179,9 @@ class StepCounters:
         if is_new:
             loop.total, loop.epoch, loop.first, line.num_falls = total, self._epoch, n, 0
             if total and not line.is_whole_run and self._epoch > 1 and n < total:  # it was resumed in a later epoch
+                if n > 1 and not self._num_epochs and not line.is_given:  # the first epoch may be 0 or 1
+                    line.is_unsure = True
+                    return None
                 loop.base = int(self._epoch - bool(self._num_epochs)) * total
         elif not line.is_whole_run:
             has_fallen = n < line.last and line.num_falls == loop.num_falls and n <= loop.first + loop.interval
