@@ -67,6 +67,22 @@ def log(tmp_path: Path) -> Path:
             "step = 20, loss = 0.8\n***** Eval results 20 *****\n  loss = 1.0\n",
             {"train/loss": ("step", [10, 20], [0.9, 0.8]), "eval/loss": ("step", [10, 20], [1.1, 1.0])},
         ),
+        (  # a heading that is perhaps one of a split: what follows states none
+            "step 10 psnr 30.5\nLoading the test set\nloss: 0.9\nstep 20 psnr 31.5\nLoading the test set\nloss: 0.8\n",
+            {"psnr": ("step", [10, 20], [30.5, 31.5]), "loss": ("step", [10, 20], [0.9, 0.8])},
+        ),
+        (  # what may be a setting does not count
+            "state 8 | batch 64 | gamma 0.99\n" + "".join(f"ep {20 * i} | R {i}.5\n" for i in range(1, 6)),
+            {"r": ("step", [20, 40, 60, 80, 100], [1.5, 2.5, 3.5, 4.5, 5.5])},
+        ),
+        (  # resumed: the first epoch may be 0 or 1, so only epochs are certain
+            "".join(
+                f"Epoch {e} | Iter 100/200 | Loss 1.{e}\nEpoch {e} | Iter 200/200 | Loss 1.2\n"
+                f"Epoch {e} | Valid Loss 0.{e}\n"
+                for e in (13, 14)
+            ),
+            {"eval/loss": ("epoch", [13, 14], [0.13, 0.14])},
+        ),
         (  # an unknown word before a number that rises evenly
             "seed 7 width 64\n" + "".join(f"upd {2 * i} | R {i}.5\nevaluation: loss 0.{9 - i}\n" for i in range(1, 5)),
             {
@@ -144,6 +160,18 @@ def log(tmp_path: Path) -> Path:
             "".join(f" 1%|#| {n}/9 [0<1, 2it/s, cer=0.{9 - n}]\nepoch {n + 1} done\n" * 2 for n in (1, 2, 3)),
             {"cer": ("step", [1, 2, 3], [0.8, 0.7, 0.6])},
         ),
+        (  # a table with a row for each organ
+            "".join(
+                f"epoch {e} loss 0.{9 - e}\n| organ     |   Dice |   HD95 (mm) |\n|---|---|---|\n"
+                f"| left lung | 0.{e} | {e}.5 |\n"
+                for e in (1, 2)
+            ),
+            {
+                "train/loss": ("epoch", [1, 2], [0.8, 0.7]),
+                "eval/left_lung_dice": ("epoch", [1, 2], [0.1, 0.2]),
+                "eval/left_lung_hd95_mm": ("epoch", [1, 2], [1.5, 2.5]),
+            },
+        ),
         (
             " iter  ||grad||  pérd\n    1       0.5   2.5 ★\n    2       0.4   2.6\n",
             {"train/grad": ("step", [1, 2], [0.5, 0.4]), "pérd": ("step", [1, 2], [2.5, 2.6])},
@@ -157,6 +185,7 @@ def test_printed_lines_have_their_values_steps_and_units(log: Path, text: str, c
 @pytest.mark.parametrize(
     "text",
     [
+        "D_A has 11.378 M weights\nD_B has 2.765 M weights\nstep 1 of 9\nstep 2 of 9\n",
         "batch_size: 32\nlr: 0.001\nmomentum: 0.9\n",
         "Namespace(lr=0.1, epoch=3, loss_weight=0.5)\n",
         "step 1 wd 0.1\nstep 2 wd 0.1\nstep 3 wd 0.1\n",
@@ -191,7 +220,6 @@ EPOCHS = [f"epoch {n} loss {3 / (1 + n):.4f}\n" for n in range(1, 7)]
         ),
         (lambda n: f"Run: {1 + n // 4}\n", "the number of a run"),
         (lambda n: f"batch {n // 3}/{n % 3 * 100} f1 0.{n}1\n", "an epoch and a batch as 3/10"),
-        (lambda n: f"Loading the test set\nscore: 0.{n}1\n", "a heading that is perhaps one of a split"),
     ],
 )
 def test_a_number_that_may_be_no_metric_is_not_drawn(log: Path, line: Callable[[int], str], why: str) -> None:
