@@ -25,24 +25,6 @@ _MOST_KEPT: Final = 10_000
 
 
 @dataclass
-class BarValue:
-    """The value in a bar, which repeats it until it is measured again."""
-
-    value: float | None = None
-    num_shown: int = 0
-    num_changes: int = 0
-
-    def is_repeated(self, value: float) -> bool:
-        """Whether a bar that is drawn with this value only repeats what it showed before."""
-        self.num_shown += 1
-        if value == self.value and 2 * self.num_changes < self.num_shown:
-            return True
-        self.num_changes += value != self.value
-        self.value = value
-        return False
-
-
-@dataclass
 class PrintedCurve:
     """The points of one metric, until they are in the history for good."""
 
@@ -54,7 +36,7 @@ class PrintedCurve:
     is_counted: bool = False
     """Whether its lines have a counter with a name."""
     has_fraction: bool = False
-    bar: BarValue | None = None
+    is_bar: bool = False
     unit: Unit = "row"
     is_settled: bool = False
     """Whether it is measured for certain, whatever follows."""
@@ -74,8 +56,7 @@ class PrintedCurve:
             if self.is_settled or (self.packed and (unit == "row" or self.is_measured)):
                 return  # a curve has one unit
             self.restart(unit)
-        if self.bar is None or not self.bar.is_repeated(value):
-            self.packed += _pack(step, value, offset, attempt, trial)
+        self.packed += _pack(step, value, offset, attempt, trial)
 
     def restart(self, unit: Unit = "row") -> None:
         """Drop all points: those of another unit, or of another rank."""
@@ -95,7 +76,7 @@ class PrintedCurve:
         """
         if self.is_given or self.is_settled or self.is_unsure or not self.packed:
             return self.is_given or self.is_settled
-        points, is_bar = self.points, self.bar is not None
+        points, is_bar = self.points, self.is_bar
         is_new = _is_new(points["step"])
         num_steps = int(is_new.sum())
         num_piled = 0 if is_bar else int((~is_new[1:] & (points["value"][1:] != points["value"][:-1])).sum())
@@ -169,7 +150,7 @@ class PrintedCurves:
                 continue
             points = curve.points
             is_kept = np.arange(num_points) >= curve.num_drawn
-            if curve.bar is None:
+            if not curve.is_bar:
                 is_kept &= _is_new(points["step"])
             points = points[is_kept]
             when = times.at(points["place"])

@@ -9,7 +9,7 @@ from nbtools.metrics.columns import Unit
 from nbtools.metrics.curve_names import EPOCH, LEADING, split_of
 from nbtools.metrics.printed import printed_tables as tables
 from nbtools.metrics.printed.grammars import KNOWN_LINES, Reading, Slot, of_pattern, read_line
-from nbtools.metrics.printed.measured_curves import BarValue, PrintedCurve, PrintedCurves
+from nbtools.metrics.printed.measured_curves import PrintedCurve, PrintedCurves
 from nbtools.metrics.printed.pattern import Pattern
 from nbtools.metrics.printed.shapes import DIGITS, folded, number_of, numbers_in, shape_of
 from nbtools.metrics.printed.steps import Position, Statement
@@ -225,7 +225,7 @@ class LinePlans:
             split = next((each for each in (slot.split, reading.split, heading) if each is not None), None)
             is_given = reading.source == "pattern"
             curve = self._curves.named(reading.head, slot.name, split, is_given=is_given)
-            curve.bar = curve.bar or (BarValue() if reading.is_bar else None)
+            curve.is_bar |= reading.is_bar
             curve.has_fraction |= not text[slot.start : slot.end].replace(",", "").isdecimal()
             curve.has_order |= reading.source != "grammar" or bool(reading.counters)
             curve.is_counted |= any(each.rank in _NAMED for each in reading.counters)
