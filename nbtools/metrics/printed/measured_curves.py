@@ -104,7 +104,7 @@ class PrintedCurve:
 
 def _is_new(steps: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
     """Return which points are the first ones of their step."""
-    return np.diff(steps, prepend=-1) != 0
+    return np.asarray(np.diff(steps, prepend=-1), bool)
 
 
 class PrintedCurves:
