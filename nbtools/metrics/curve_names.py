@@ -13,7 +13,7 @@ SPLITS: Final = {
 COUNTERS: Final = {
     **dict.fromkeys(("global_step", "train_step", "num_updates", "total_timesteps", "num_timesteps", "env_step"), 0),
     **dict.fromkeys(("step", "timesteps", "training_step", "global_iter", "current_steps", "env_steps"), 1),
-    **dict.fromkeys(("iteration", "iter", "itr", "it", "update", "updates"), 2),
+    **dict.fromkeys(("iteration", "iter", "iters", "itr", "it", "update", "updates"), 2),
     **dict.fromkeys(("batch", "minibatch", "batch_idx", "samples", "consumed_samples"), 3),
     **dict.fromkeys(("episode", "round"), 5),
     "epoch": 9,

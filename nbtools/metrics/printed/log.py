@@ -86,18 +86,22 @@ class LogMetrics:
             while self._credit_s > 0 and (block := self._new_lines()):
                 began = time.thread_time()
                 if self._tail.generation != self._rows.generation:
-                    self._rows.curves.draw(self._history, self._times, self._rows.generation)
+                    self._draw()
                     self._rows = PrintedRows(self._patterns, self._tail.generation)
                 self._times.read()
                 self._rows.read(block, self._tail.position - len(block), self._times)
                 self._credit_s -= time.thread_time() - began
             if is_complete:
                 self._rows.finish(is_complete=True)
-            self._rows.curves.draw(self._history, self._times, self._rows.generation)
+            self._draw()
             with contextlib.suppress(OSError):
                 left = self._tail.path.stat().st_size - self._tail.position - len(self._tail.partial)
                 self._history.num_unread_bytes = max(left, 0) if self._credit_s <= 0 else 0
             return self._history
+
+    def _draw(self) -> None:
+        rows = self._rows
+        rows.curves.draw(self._history, self._times, rows.generation, has_counter=rows.steps.has_counter)
 
     @property
     def note(self) -> str:
@@ -149,8 +153,6 @@ class PrintedRows:
         """Lines, with whether a bar was erased for them, for which it is open what counts."""
         self._firsts: dict[str, list[float] | None] = {}
         """Word -> the first numbers of its first lines; None if they do not count."""
-        self._behind: _Line | None = None
-        """The last line, if it repeats an earlier step: it counts as soon as the next one continues from there."""
 
     def read(self, block: bytes, offset: int, times: LineTimes) -> None:
         """Read whole lines: first understand the shapes that are new, then take the numbers of each shape at once."""
@@ -190,7 +192,7 @@ class PrintedRows:
 
     def _is_open(self, plan: LinePlan, numbers: Sequence[float]) -> bool:
         """Whether a first number may count: if nothing does by its name, and it rises evenly over the first lines."""
-        if self.steps.has_counter or "counter" in plan.places or "epoch" in plan.places:
+        if self.steps.is_counting or "counter" in plan.places or "epoch" in plan.places:
             return False
         if len(self._firsts) > _MOST_UNCOUNTED:  # a log without counters has any number of words
             self._firsts.clear()
@@ -251,15 +253,9 @@ class PrintedRows:
 
     def _place(self, plan: LinePlan, numbers: Sequence[float], end: int) -> None:
         assert plan.statement is not None
-        before = plan.statement.behind
         place = self.steps.place(plan.statement, {role: numbers[group] for role, group in plan.places.items()})
         if place is not None:
-            first, self._behind = self._behind, None
-            if before and plan.statement.behind and first and first[0].statement is plan.statement:
-                first[0].add(first[1], before, first[2], self._attempt, self.steps.num_trials)
             plan.add(numbers, place, end, self._attempt, self.steps.num_trials)
-        elif plan.statement.behind:
-            self._behind = plan, numbers, end
         elif plan.statement.is_unsure:
             for _, curve in plan.curves:
                 curve.is_unsure = True

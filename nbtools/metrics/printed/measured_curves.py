@@ -4,91 +4,24 @@ import math
 import re
 import struct
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
+import numpy.typing as npt
 
 from nbtools.metrics.columns import Unit
 from nbtools.metrics.curve_names import metric_of, parts_of, split_of
 from nbtools.metrics.history import History
 from nbtools.metrics.printed.line_times import LineTimes
 
-_POINT: Final = np.dtype([("step", "=i8"), ("value", "=f8"), ("place", "=i8"), ("attempt", "=i8")])
-_pack = struct.Struct("=qdqq").pack
+_FIELDS: Final = ("step", "value", "place", "attempt", "trial")
+_POINT: Final = np.dtype([(name, "=f8" if name == "value" else "=i8") for name in _FIELDS])
+_pack = struct.Struct("=qdqqq").pack
 _FIRST_CLOCK_S: Final = 1e9
 """Values that rise from here on are Unix times, in seconds or in parts of them."""
 _CLOCKS: Final = ("time", "elapsed", "seconds")
 _MOST_KEPT: Final = 10_000
 """Points of a curve from which on nothing that follows takes it away."""
-
-
-@dataclass
-class Evidence:
-    """Findings on the points of a curve so far. Those that begin as True hold until a point contradicts them."""
-
-    is_by_order: bool = False
-    """Whether the steps are the order of the lines."""
-    is_count: bool = True
-    """Whether the values grow by one, or start over at the first one, as an index does."""
-    is_rising: bool = True
-    is_progress: bool = True
-    """Whether the values grow in proportion to the step, as a percentage does."""
-    is_changing: bool = False
-    """Whether values of different steps differ."""
-    is_setting: bool = True
-    """Whether the values only change where the epochs start over."""
-    trial: int = 0
-    num_steps: int = 0
-    num_piled: int = 0
-    """Points that fall on the step of the point before with another value: of classes, or of ranks."""
-    first: tuple[int, float] = (0, 0.0)
-    last: tuple[int, float] = (0, 0.0)
-
-    def take(self, step: int, value: float, trial: int, *, is_bar: bool, is_certain: bool) -> None:
-        """Take a point into account; of a bar, the last drawing of a step counts.
-
-        `is_certain` tells that nothing but the number of steps, and of points on one step, can matter any more.
-        """
-        is_new = step != self.last[0] or not self.num_steps
-        self.num_piled += not is_new and value != self.last[1] and not is_bar
-        if not is_certain:
-            self.is_setting &= not self.num_steps or value == self.last[1] or trial != self.trial
-            self.trial = trial
-            self._compare(step, value, is_bar=is_bar)
-        self.num_steps += is_new
-        self.last = step, value
-
-    def _compare(self, step: int, value: float, *, is_bar: bool) -> None:
-        start, lowest = self.first
-        if self.num_steps:
-            self.is_count &= value - self.last[1] in (0, 1) or value == lowest
-            share = lowest * step / start if start else 0.0
-            least = lowest if self.is_by_order else max(1, lowest)  # a learning rate may grow with the step
-            self.is_progress &= least < value < math.inf and abs(value - share) <= 0.01 * (share + (share > 1))
-            self.is_rising &= value > self.last[1] or step == self.last[0]
-        if not self.num_steps or start == step:
-            self.first = step, value
-        else:
-            seen_step, seen = self.last if is_bar else (step, value)
-            self.is_changing |= seen_step not in (start, step if is_bar else None) and seen != lowest
-
-
-@dataclass
-class BarValue:
-    """The value in a bar, which repeats it until it is measured again."""
-
-    value: float | None = None
-    num_shown: int = 0
-    num_changes: int = 0
-
-    def is_repeated(self, value: float) -> bool:
-        """Whether a bar that is drawn with this value only repeats what it showed before."""
-        self.num_shown += 1
-        if value == self.value and 2 * self.num_changes < self.num_shown:
-            return True
-        self.num_changes += value != self.value
-        self.value = value
-        return False
 
 
 @dataclass
@@ -103,9 +36,8 @@ class PrintedCurve:
     is_counted: bool = False
     """Whether its lines have a counter with a name."""
     has_fraction: bool = False
-    bar: BarValue | None = None
+    is_bar: bool = False
     unit: Unit = "row"
-    seen: Evidence = field(default_factory=lambda: Evidence(is_by_order=True))
     is_settled: bool = False
     """Whether it is measured for certain, whatever follows."""
     num_drawn: int = 0
@@ -113,7 +45,7 @@ class PrintedCurve:
     """Whether the points that are drawn are of another unit."""
     is_unsure: bool = False
     """Whether what counts its lines has contradicted other lines."""
-    points: bytearray = field(default_factory=bytearray)
+    packed: bytearray = field(default_factory=bytearray)
     """The points, packed as `_POINT`: a log may have millions."""
 
     def add(self, unit: Unit, step: int, value: float, offset: int, attempt: int, trial: int) -> None:
@@ -121,28 +53,19 @@ class PrintedCurve:
         if self.is_unsure or (unit == "row" and not self.has_order):
             return
         if unit != self.unit:
-            if self.seen.num_steps and (self.is_measured or unit == "row"):
+            if self.is_settled or (self.packed and (unit == "row" or self.is_measured)):
                 return  # a curve has one unit
             self.restart(unit)
-        if self.bar is not None and self.bar.is_repeated(value):
-            return
-        seen = self.seen
-        is_open = seen.is_progress or seen.is_setting or self.is_clock
-        is_certain = self.has_fraction and seen.is_changing and not is_open
-        is_first = self.bar is not None or not seen.num_steps or step != seen.last[0]
-        seen.take(step, value, trial, is_bar=self.bar is not None, is_certain=is_certain)
-        if is_first:
-            self.points += _pack(step, value, offset, attempt)
+        self.packed += _pack(step, value, offset, attempt, trial)
 
     def restart(self, unit: Unit = "row") -> None:
         """Drop all points: those of another unit, or of another rank."""
-        self.points, self.unit, self.seen, self.is_outdated = bytearray(), unit, Evidence(unit == "row"), True
+        self.packed, self.unit, self.is_outdated = bytearray(), unit, True
 
     @property
-    def is_clock(self) -> bool:
-        """Whether the values only rise and are times, by their size or name."""
-        seen = self.seen
-        return seen.is_rising and (seen.first[1] > _FIRST_CLOCK_S or self.name.endswith(_CLOCKS))
+    def points(self) -> npt.NDArray[Any]:
+        """The points so far."""
+        return np.frombuffer(bytes(self.packed), _POINT)
 
     @property
     def is_measured(self) -> bool:
@@ -151,18 +74,37 @@ class PrintedCurve:
         What follows may show that it is not, and the contrary later: a curve that is drawn is taken away, or drawn
         again, so that the same lines give the same curves, however often they are looked at.
         """
-        seen = self.seen
-        if self.is_given or self.is_settled:
-            return True
+        if self.is_given or self.is_settled or self.is_unsure or not self.packed:
+            return self.is_given or self.is_settled
+        points, is_bar = self.points, self.is_bar
+        is_new = _is_new(points["step"])
+        num_steps = int(is_new.sum())
+        num_piled = 0 if is_bar else int((~is_new[1:] & (points["value"][1:] != points["value"][:-1])).sum())
+        points = points[np.roll(is_new, -1) if is_bar else is_new]  # of a bar, the last drawing of a step counts
+        steps, values = points["step"], points["value"]
+        with np.errstate(all="ignore"):
+            changes, share = np.diff(values), values[0] * steps[1:] / (steps[0] or math.inf)
+            is_rising = (changes > 0).all()
+            is_count = ((changes == 0) | (changes == 1) | (values[1:] == values[0])).all()  # an index
+            is_changing = (values[1 : -1 if is_bar else None] != values[0]).any()
+            is_setting = ((changes == 0) | (np.diff(points["trial"]) != 0)).all() and points["trial"][-1] > 0
+            least = values[0] if self.unit == "row" else max(1, values[0])  # a learning rate may grow with the step
+            is_near = np.abs(values[1:] - share) <= 0.01 * (share + (share > 1))
+            is_progress = (is_near & (least < values[1:]) & (values[1:] < math.inf)).all()  # as a percentage
+        is_clock = is_rising and (values[0] > _FIRST_CLOCK_S or self.name.endswith(_CLOCKS))
         is_loss = self.name == "train/loss"  # no setting is called so
         is_result = is_loss or self.name.startswith(("eval/", "test/"))
-        is_setting = seen.is_setting and seen.trial and not is_result
-        if self.is_unsure or self.is_clock or is_setting or 3 * seen.num_piled > seen.num_steps:
+        if is_clock or (is_setting and not is_result) or 3 * num_piled > num_steps:
             return False
-        if self.has_fraction and is_result and seen.num_steps < 4:  # the only one, perhaps
-            return self.is_counted or seen.num_steps > 1
-        is_index = seen.is_count or seen.is_rising or not self.is_counted
-        return seen.is_changing and (self.has_fraction or not is_index) and not seen.is_progress
+        if self.has_fraction and is_result and num_steps < 4:  # the only one, perhaps
+            return self.is_counted or num_steps > 1
+        is_index = is_count or is_rising or not self.is_counted
+        return bool(is_changing and (self.has_fraction or not is_index) and not is_progress)
+
+
+def _is_new(steps: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
+    """Return which points are the first ones of their step."""
+    return np.asarray(np.diff(steps, prepend=-1), bool)
 
 
 class PrintedCurves:
@@ -189,20 +131,28 @@ class PrintedCurves:
             self._curves[key] = PrintedCurve(own, is_given)
         return self._curves[key]
 
-    def draw(self, history: History, times: LineTimes, generation: int) -> None:
-        """Move the points of all curves that are measured into the history."""
+    def draw(self, history: History, times: LineTimes, generation: int, *, has_counter: bool) -> None:
+        """Move the points of all curves that are measured into the history.
+
+        Where anything counts, lines by their order are those before it: of the start, and no measurements.
+        """
         for curve in self._curves.values():
-            if curve.num_drawn and (curve.is_outdated or not curve.is_measured):
+            is_measured = curve.is_measured and (curve.is_given or curve.unit != "row" or not has_counter)
+            if curve.num_drawn and (curve.is_outdated or not is_measured):
                 curve.num_drawn = 0
                 is_shared = any(each.is_given and each.name == curve.name for each in self._curves.values())
                 curve.is_unsure |= is_shared
                 if not is_shared:  # else the points of both are one series, which stays
                     history.forget(curve.name)
             curve.is_outdated = False
-            num_points = len(curve.points) // _POINT.itemsize
-            if curve.num_drawn == num_points or not curve.is_measured:
+            num_points = len(curve.packed) // _POINT.itemsize
+            if curve.num_drawn == num_points or not is_measured:
                 continue
-            points = np.frombuffer(curve.points[curve.num_drawn * _POINT.itemsize :], _POINT)
+            points = curve.points
+            is_kept = np.arange(num_points) >= curve.num_drawn
+            if not curve.is_bar:
+                is_kept &= _is_new(points["step"])
+            points = points[is_kept]
             when = times.at(points["place"])
             for attempt in np.unique(points["attempt"]).tolist():
                 at = points["attempt"] == attempt
@@ -210,4 +160,4 @@ class PrintedCurves:
                 history.add(curve.name, *columns, generation, unit=curve.unit, attempt=attempt)
             curve.num_drawn = num_points
             if num_points > _MOST_KEPT:
-                curve.is_settled, curve.num_drawn, curve.points = True, 0, bytearray()
+                curve.is_settled, curve.num_drawn, curve.packed = True, 1, curve.packed[-_POINT.itemsize :]

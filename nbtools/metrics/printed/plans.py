@@ -6,12 +6,12 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from nbtools.metrics.columns import Unit
-from nbtools.metrics.curve_names import EPOCH, LEADING, parts_of, split_of
+from nbtools.metrics.curve_names import EPOCH, LEADING, split_of
 from nbtools.metrics.printed import printed_tables as tables
 from nbtools.metrics.printed.grammars import KNOWN_LINES, Reading, Slot, of_pattern, read_line
-from nbtools.metrics.printed.measured_curves import BarValue, PrintedCurve, PrintedCurves
+from nbtools.metrics.printed.measured_curves import PrintedCurve, PrintedCurves
 from nbtools.metrics.printed.pattern import Pattern
-from nbtools.metrics.printed.shapes import DIGITS, folded, numbers_in, shape_of
+from nbtools.metrics.printed.shapes import DIGITS, folded, number_of, numbers_in, shape_of
 from nbtools.metrics.printed.steps import Position, Statement
 
 _MAX_LINE_CHARACTERS: Final = 4000
@@ -22,10 +22,6 @@ _NAMED: Final = (0, 1, 2, 5, EPOCH)
 _RANK: Final = re.compile(r"(?:rank|RANK|Rank|default|trainer)[ _:]{0,2}(\d{1,6})[\])]")
 _MAX_HEADING_WORDS: Final = 8
 _FRAMED: Final = re.compile(r"([*=#-])\1\1+ .* \1\1+$")
-
-
-UNSURE: Final = "?"
-"""The split of lines below a heading that may be one: `Loading the test set`."""
 
 
 @dataclass
@@ -50,7 +46,6 @@ class LinePlan:
     kind: LineKind
     statement: Statement | None = None
     expression: re.Pattern[str] | None = None
-    has_commas: bool = False
     places: dict[str, int] = field(default_factory=dict)
     """The groups of the `counter`, what it is `of`, the `epoch`, and `num_epochs`; and of the `rank` that prints."""
     word: str = ""
@@ -87,12 +82,8 @@ class LinePlan:
         """Return the numbers of lines of its shape."""
         if self.expression is None:
             return [()] * len(lines)
-        found = self.expression.findall("\n".join(lines) + "\n")
-        if self.expression.groups == 1:
-            found = [(text,) for text in found]
-        if self.has_commas:
-            return [[float(text.replace(",", "")) for text in texts] for texts in found]
-        return [[*map(float, texts)] for texts in found]
+        found = self.expression.finditer("\n".join(lines) + "\n")
+        return [[*map(number_of, each.groups())] for each in found]
 
 
 class LinePlans:
@@ -129,7 +120,7 @@ class LinePlans:
                 plan = self._plans.get(f"{key}\n{own}") or self._new(line, f"{key}\n{own}")
             if plan.header is not None:
                 self._below(plan.header or None, self._split)
-            elif plan.split is not None or (self._split and plan.statement is not None and plan.statement.counter):
+            elif plan.split is not None or (plan.statement is not None and plan.statement.counter):
                 self._below(self._header, plan.split)
             yield plan
 
@@ -169,15 +160,14 @@ class LinePlans:
         return self._heading(kind, text)
 
     def _heading(self, kind: LineKind, text: str) -> LinePlan:
-        """Return the plan for a line that is not read: what follows one that names a split is of it, or unsure.
+        """Return the plan for a line that is not read: the split of what follows, "" if a heading only may name one.
 
         It is sure below a single word, and below a line in a frame, as `***** Eval results 100 *****`.
         """
         words, is_framed = re.findall(r"[^\W\d_]+", text), _FRAMED.search(text) is not None
         is_heading = len(words) <= _MAX_HEADING_WORDS and (is_framed or not any(map(str.isdigit, text)))
         split = split_of(words, None) if is_heading else None
-        is_sure = split is None or len(words) == 1 or is_framed
-        return LinePlan(kind, split=split if is_sure else UNSURE)
+        return LinePlan(kind, split=split if split is None or len(words) == 1 or is_framed else "")
 
     def _reading(self, text: str) -> Reading | None:
         own = []
@@ -227,7 +217,6 @@ class LinePlans:
             if first is not None and first.start == slot.start:
                 plan.places["first"], plan.word = group, first.name
             expression += f"{_any_digits(line[at:start])}({_any_digits(line[start:end])})"
-            plan.has_commas |= "," in line[start:end]
             at = end
             if role:
                 plan.places[role] = group
@@ -235,10 +224,8 @@ class LinePlans:
             heading = None if reading.counters else self._split
             split = next((each for each in (slot.split, reading.split, heading) if each is not None), None)
             is_given = reading.source == "pattern"
-            if split == UNSURE and split_of([*parts_of(slot.name)], None) is None and reading.source != "pattern":
-                continue
             curve = self._curves.named(reading.head, slot.name, split, is_given=is_given)
-            curve.bar = curve.bar or (BarValue() if reading.is_bar else None)
+            curve.is_bar |= reading.is_bar
             curve.has_fraction |= not text[slot.start : slot.end].replace(",", "").isdecimal()
             curve.has_order |= reading.source != "grammar" or bool(reading.counters)
             curve.is_counted |= any(each.rank in _NAMED for each in reading.counters)

@@ -46,7 +46,7 @@ def header_of(line: str, raw: str) -> Header | None:
         return None
     is_counted = any(rank_of(name) is not None for name in names[:3])
     is_wide = len(re.split(r"\s{2,}|\t", raw.strip())) >= len(names)
-    is_labelled = is_wide and names[0].lower() in _LABELS
+    is_labelled = is_wide and (names[0].lower() in _LABELS or (_EDGE.search(line) is not None and len(names) <= 6))
     return tuple(names) if is_counted or is_labelled else () if _EDGE.search(line) else None
 
 
@@ -57,7 +57,7 @@ def row_of(line: str, header: Header) -> Reading | None:
     cells = [cell for cell in _CELL.finditer(line) if not _MARK.fullmatch(cell[0])]
     found = [_VALUE.fullmatch(cell[0]) or _CLOCK.fullmatch(cell[0]) for cell in cells]
     label = ""
-    if found and found[0] is None and header[0].lower() in _LABELS and len(found) >= len(header) > 2:
+    if found and found[0] is None and len(found) >= len(header) > 2:
         num_words = len(found) - len(header) + 1
         label = "_".join(cell[0] for cell in cells[:num_words])
         found = [None, *found[num_words:]]

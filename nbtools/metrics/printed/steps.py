@@ -58,8 +58,6 @@ class Statement:
     total: int | None = None
     epoch: float = math.inf
     """The epoch of the log when it was last printed."""
-    behind: Position | None = None
-    """Where its last row stands, if it is behind an earlier one: the best one again, or the first after a rollback."""
     is_unsure: bool = False
     """Whether its counter has contradicted itself or that of other lines, so that its lines have no step."""
 
@@ -94,6 +92,11 @@ class StepCounters:
     def has_counter(self) -> bool:
         """Whether a line has counted."""
         return self.main is not None or self._epochs.last >= 0
+
+    @property
+    def is_counting(self) -> bool:
+        """Whether a counter has risen, or an epoch was printed: `batch 64` alone may be a setting."""
+        return self._epochs.last >= 0 or (self.main is not None and self.main.interval > 0)
 
     def rewind(self) -> None:
         """A new attempt begins: its counters start from its checkpoint or at zero."""
@@ -174,6 +177,9 @@ class StepCounters:
         if is_new:
             loop.total, loop.epoch, loop.first, line.num_falls = total, self._epoch, n, 0
             if total and not line.is_whole_run and self._epoch > 1 and n < total:  # it was resumed in a later epoch
+                if n > 1 and not self._num_epochs and not line.is_given:  # the first epoch may be 0 or 1
+                    line.is_unsure = True
+                    return None
                 loop.base = int(self._epoch - bool(self._num_epochs)) * total
         elif not line.is_whole_run:
             has_fallen = n < line.last and line.num_falls == loop.num_falls and n <= loop.first + loop.interval
@@ -182,20 +188,17 @@ class StepCounters:
             # a bar of epochs is drawn again in its middle
             is_over = not line.is_bar or n + max(loop.interval, 1) > (total or 0)
             is_behind = n < loop.last or (n == line.last and is_over)  # another statement may print the same step
-            if has_fallen or (is_later and is_behind and line.num_falls != loop.num_falls + 1 and line.last >= 0):
+            if has_fallen or (is_later and is_behind):
                 size = total or loop.total
                 ends = loop if loop.last - line.last < line.interval else line  # another line has the running total
                 loop.base += size if size else ends.last + max(ends.interval, n, 1) - n
                 loop.num_falls += 1
                 loop.last = n
             loop.epoch = self._epoch
-        before, line.behind = line.behind, None
-        is_late = line.last < 0 and n + loop.interval < loop.last and not is_new  # the best one again, by another line
-        if is_late or (line.num_falls == loop.num_falls and (n < line.last or (before and n == line.last))):
-            line.behind = line.unit, min(loop.base + n, MAX_STEP)
-            return line.behind if before is not None and before[1] < line.behind[1] else None
-        if n > loop.last:
-            loop.interval = n - loop.last if loop.last >= 0 and not is_new else loop.interval
+        if line.num_falls == loop.num_falls and n < line.last:
+            return None
+        if n > loop.last and not is_new:
+            loop.interval = n - loop.last
         line.interval = n - line.last if n > line.last >= 0 else line.interval
         line.last, line.num_falls = n, loop.num_falls
         loop.last, loop.total = max(n, loop.last), total or loop.total

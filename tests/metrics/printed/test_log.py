@@ -58,14 +58,21 @@ def log(tmp_path: Path) -> Path:
             },
         ),
         (
-            "Epoch(train) [1]  loss: 0.9\nEpoch(val) [1]  loss: 1.1\n"
-            "Epoch(train) [2]  loss: 0.8\nEpoch(val) [2]  loss: 1.0\n",
-            {"train/loss": ("epoch", [1, 2], [0.9, 0.8]), "eval/loss": ("epoch", [1, 2], [1.1, 1.0])},
-        ),
-        (
             "step = 10, loss = 0.9\n***** Eval results 10 *****\n  loss = 1.1\n"
             "step = 20, loss = 0.8\n***** Eval results 20 *****\n  loss = 1.0\n",
             {"train/loss": ("step", [10, 20], [0.9, 0.8]), "eval/loss": ("step", [10, 20], [1.1, 1.0])},
+        ),
+        (  # a heading that is perhaps one of a split: what follows states none
+            "step 10 psnr 30.5\nLoading the test set\nloss: 0.9\nstep 20 psnr 31.5\nLoading the test set\nloss: 0.8\n",
+            {"psnr": ("step", [10, 20], [30.5, 31.5]), "loss": ("step", [10, 20], [0.9, 0.8])},
+        ),
+        (  # what may be a setting does not count
+            "state 8 | batch 64 | gamma 0.99\n" + "".join(f"ep {20 * i} | R {i}.5\n" for i in range(1, 5)),
+            {"r": ("step", [20, 40, 60, 80], [1.5, 2.5, 3.5, 4.5])},
+        ),
+        (  # resumed: the first epoch may be 0 or 1, so only epochs are certain
+            "".join(f"Epoch {e} | Iter 100/200 | Loss 1.{e}\nEpoch {e} | Valid Loss 0.{e}\n" for e in (13, 14)),
+            {"eval/loss": ("epoch", [13, 14], [0.13, 0.14])},
         ),
         (  # an unknown word before a number that rises evenly
             "seed 7 width 64\n" + "".join(f"upd {2 * i} | R {i}.5\nevaluation: loss 0.{9 - i}\n" for i in range(1, 5)),
@@ -92,11 +99,6 @@ def log(tmp_path: Path) -> Path:
             "Epoch 1, step/total_step: 5/10 Loss:5.9\nEpoch 1, step/total_step: 10/10 Loss:3.6\nEpoch 1, Val Loss:4.5\n"
             "Epoch 2, step/total_step: 5/10 Loss:2.5\n",
             {"train/loss": ("step", [5, 10, 15], [5.9, 3.6, 2.5]), "eval/loss": ("step", [10], [4.5])},
-        ),
-        (
-            "Train Epoch: 1 [0/640 (0%)]\tLoss: 2.5\nTrain Epoch: 1 [320/640 (50%)]\tLoss: 1.5\n"
-            "Train Epoch: 2 [0/640 (0%)]\tLoss: 1.2\n",
-            {"train/loss": ("sample", [0, 320, 640], [2.5, 1.5, 1.2])},
         ),
         (
             "epoch,train_loss,lr\n0,1.5,0.1\n1,1.2,0.05\n",
@@ -135,14 +137,14 @@ def log(tmp_path: Path) -> Path:
             "".join(f"global loss 0.{9 - n} at step {n}\nstep {n % 3} psnr 3{n}.5\n" for n in range(6)),
             {"train/global_loss": ("step", [*range(6)], LOSSES), "psnr": ("step", [*range(6)], PSNRS)},
         ),
-        (
-            "".join(f"step {n} loss {9 - n}.5\n" for n in (1, 2, 3, 4)) + "step 3 loss 3.5\nstep 4 loss 2.5\n",
-            {"train/loss": ("step", [1, 2, 3, 4], [8.5, 7.5, 3.5, 2.5])},
-        ),
         ("iter: 1,000, loss 2.5\niter: 2,000, loss 1.5\n", {"train/loss": ("step", [1000, 2000], [2.5, 1.5])}),
         (
             "".join(f" 1%|#| {n}/9 [0<1, 2it/s, cer=0.{9 - n}]\nepoch {n + 1} done\n" * 2 for n in (1, 2, 3)),
             {"cer": ("step", [1, 2, 3], [0.8, 0.7, 0.6])},
+        ),
+        (  # a table with a row for each organ
+            "".join(f"epoch {e}\n| organ     |   Dice |   Time |\n| left lung | 0.{e} | {e}s |\n" for e in (1, 2)),
+            {"eval/left_lung_dice": ("epoch", [1, 2], [0.1, 0.2])},
         ),
         (
             " iter  ||grad||  pérd\n    1       0.5   2.5 ★\n    2       0.4   2.6\n",
@@ -191,7 +193,6 @@ EPOCHS = [f"epoch {n} loss {3 / (1 + n):.4f}\n" for n in range(1, 7)]
         ),
         (lambda n: f"Run: {1 + n // 4}\n", "the number of a run"),
         (lambda n: f"batch {n // 3}/{n % 3 * 100} f1 0.{n}1\n", "an epoch and a batch as 3/10"),
-        (lambda n: f"Loading the test set\nscore: 0.{n}1\n", "a heading that is perhaps one of a split"),
     ],
 )
 def test_a_number_that_may_be_no_metric_is_not_drawn(log: Path, line: Callable[[int], str], why: str) -> None:
@@ -208,8 +209,8 @@ def test_rows_without_any_counter_are_drawn_only_by_a_template_or_a_pattern(log:
     text = "loss: 1.5\nloss: 1.25\nloss: 1.2\n"
     by_order = {"train/loss": ("row", [1, 2, 3], [1.5, 1.25, 1.2])}
     assert curves_of(log, text) == {}
-    assert curves_of(log, text, templates=["loss: {loss}"]) == by_order
-    assert curves_of(log, text, ["loss: {loss}"]) == by_order
+    assert curves_of(log, text, ["loss: {loss}"]) == curves_of(log, text, templates=["loss: {loss}"]) == by_order
+    assert {*curves_of(log, text + "epoch 1 f1 0.4\nepoch 2 f1 0.5\n", templates=["loss: {x}"])} == {"f1"}
 
 
 CONSTANT = [f"epoch {n} eval/tau 0.5\n" for n in range(6)]

@@ -47,7 +47,6 @@ UNREAD: Final[dict[str, str]] = {
     "deepspeed_chat_sft": "the perplexity before the training stands at its first step",
     "detectron2_mask": "its two tables of boxes and masks have the same columns and the same step: none is drawn",
     "diffusers_text_to_image_lora": "a learning rate that is printed once is no curve",
-    "lightning_bar": "a bar that shows the same value again adds no point, although it was measured again",
     "lightning_early_stopping": "a mean of an epoch that is drawn twice is certain only with the next one",
     "nemo2_pretrain": "validation losses of a bar are drawn again at later steps",
     "sb3_ppo_2": "a value that is 0 throughout is no curve",
