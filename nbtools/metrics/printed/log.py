@@ -153,6 +153,8 @@ class PrintedRows:
         """Lines, with whether a bar was erased for them, for which it is open what counts."""
         self._firsts: dict[str, list[float] | None] = {}
         """Word -> the first numbers of its first lines; None if they do not count."""
+        self._behind: _Line | None = None
+        """The last line, if it repeats an earlier step: it counts as soon as the next one continues from there."""
 
     def read(self, block: bytes, offset: int, times: LineTimes) -> None:
         """Read whole lines: first understand the shapes that are new, then take the numbers of each shape at once."""
@@ -253,9 +255,15 @@ class PrintedRows:
 
     def _place(self, plan: LinePlan, numbers: Sequence[float], end: int) -> None:
         assert plan.statement is not None
+        before = plan.statement.behind
         place = self.steps.place(plan.statement, {role: numbers[group] for role, group in plan.places.items()})
         if place is not None:
+            first, self._behind = self._behind, None
+            if before and plan.statement.behind and first and first[0].statement is plan.statement:
+                first[0].add(first[1], before, first[2], self._attempt, self.steps.num_trials)
             plan.add(numbers, place, end, self._attempt, self.steps.num_trials)
+        elif plan.statement.behind:
+            self._behind = plan, numbers, end
         elif plan.statement.is_unsure:
             for _, curve in plan.curves:
                 curve.is_unsure = True

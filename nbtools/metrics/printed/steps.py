@@ -58,6 +58,8 @@ class Statement:
     total: int | None = None
     epoch: float = math.inf
     """The epoch of the log when it was last printed."""
+    behind: Position | None = None
+    """Where its last row stands, if it is behind an earlier one: the best one again, or the first after a rollback."""
     is_unsure: bool = False
     """Whether its counter has contradicted itself or that of other lines, so that its lines have no step."""
 
@@ -188,17 +190,20 @@ class StepCounters:
             # a bar of epochs is drawn again in its middle
             is_over = not line.is_bar or n + max(loop.interval, 1) > (total or 0)
             is_behind = n < loop.last or (n == line.last and is_over)  # another statement may print the same step
-            if has_fallen or (is_later and is_behind):
+            if has_fallen or (is_later and is_behind and line.num_falls != loop.num_falls + 1 and line.last >= 0):
                 size = total or loop.total
                 ends = loop if loop.last - line.last < line.interval else line  # another line has the running total
                 loop.base += size if size else ends.last + max(ends.interval, n, 1) - n
                 loop.num_falls += 1
                 loop.last = n
             loop.epoch = self._epoch
-        if line.num_falls == loop.num_falls and n < line.last:
-            return None
-        if n > loop.last and not is_new:
-            loop.interval = n - loop.last
+        before, line.behind = line.behind, None
+        is_late = line.last < 0 and n + loop.interval < loop.last and not is_new  # the best one again, by another line
+        if is_late or (line.num_falls == loop.num_falls and (n < line.last or (before and n == line.last))):
+            line.behind = line.unit, min(loop.base + n, MAX_STEP)
+            return line.behind if before is not None and before[1] < line.behind[1] else None
+        if n > loop.last:
+            loop.interval = n - loop.last if loop.last >= 0 and not is_new else loop.interval
         line.interval = n - line.last if n > line.last >= 0 else line.interval
         line.last, line.num_falls = n, loop.num_falls
         loop.last, loop.total = max(n, loop.last), total or loop.total

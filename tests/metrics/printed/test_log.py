@@ -137,6 +137,10 @@ def log(tmp_path: Path) -> Path:
             "".join(f"global loss 0.{9 - n} at step {n}\nstep {n % 3} psnr 3{n}.5\n" for n in range(6)),
             {"train/global_loss": ("step", [*range(6)], LOSSES), "psnr": ("step", [*range(6)], PSNRS)},
         ),
+        (
+            "".join(f"step {n} loss {9 - n}.5\n" for n in (1, 2, 3, 4)) + "step 3 loss 3.5\nstep 4 loss 2.5\n",
+            {"train/loss": ("step", [1, 2, 3, 4], [8.5, 7.5, 3.5, 2.5])},
+        ),
         ("iter: 1,000, loss 2.5\niter: 2,000, loss 1.5\n", {"train/loss": ("step", [1000, 2000], [2.5, 1.5])}),
         (
             "".join(f" 1%|#| {n}/9 [0<1, 2it/s, cer=0.{9 - n}]\nepoch {n + 1} done\n" * 2 for n in (1, 2, 3)),
