@@ -34,13 +34,6 @@ def _mounts() -> bool:
         return _succeeds("unshare", "--mount", "mount", "-t", "tmpfs", "tmpfs", folder)
 
 
-def _has_overlayfs() -> bool:
-    with tempfile.TemporaryDirectory() as folder:
-        make = 'mount -t tmpfs tmpfs "$0" && cd "$0" && mkdir l u w m'
-        overlay = "mount -t overlay overlay -o lowerdir=l,upperdir=u,workdir=w m"
-        return _succeeds("unshare", "--mount", "sh", "-c", f"{make} && {overlay}", folder)
-
-
 def _has_ext4() -> bool:
     mounted = (line.split() for line in Path("/proc/filesystems").read_text().splitlines())
     has_loop = Path("/dev/loop-control").exists() and Path("/sys/fs/ext4/features").exists()
@@ -69,7 +62,6 @@ CAPABILITIES: dict[str, tuple[Callable[[], bool], str]] = {
     "ext4": (_has_ext4, "ext4 on a loop device, and mkfs.ext4"),
     "mount": (_mounts, "a mount namespace, to mount small file systems in (root)"),
     "network namespaces": (_has_network_namespaces, "network namespaces joined by a cable (root, and ip of iproute2)"),
-    "overlayfs": (_has_overlayfs, "overlayfs (root)"),
     "slurm": (slurm_is_installed, "Slurm and MUNGE, whose daemons the tests start (root)"),
 }
 """By name: a probe, which runs at most once and only if a collected test needs it, and what the machine must offer."""

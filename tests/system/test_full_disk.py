@@ -393,20 +393,6 @@ def ended(run: RunDir) -> RunDir:
     return run
 
 
-@pytest.mark.needs("mount", "overlayfs")
-def test_a_run_in_a_lower_layer_of_overlayfs_is_removed(project: Project, mount: Mount, cli: Cli) -> None:
-    layers = project.root / "layers"
-    layers.mkdir()
-    mount(layers, "-t", "tmpfs", "-o", "size=4m", "none")
-    lower, upper, work = (layers / name for name in ("lower", "upper", "work"))
-    for folder in (lower, upper, work):
-        folder.mkdir()
-    ended(RunDir.create(lower, "toy"))
-    mount(project.runs, "-t", "overlay", "overlay", "-o", f"lowerdir={lower},upperdir={upper},workdir={work}")
-    assert "removed 1 item" in cli("clean", "--state", "SUCCEEDED", "--yes").stdout
-    assert [path.name for path in project.runs.iterdir() if not path.name.startswith(".")] == []
-
-
 def test_a_run_that_cannot_be_moved_is_still_removed(project: Project, monkeypatch: MonkeyPatch, cli: Cli) -> None:
     run = ended(RunDir.create(project.runs, "toy"))
     really = os.rename

@@ -734,7 +734,6 @@ def test_a_training_by_hand_writes_no_secret_down_and_doctor_tells_none(
     assert done.returncode == 0, done.stderr
     check_secrets(texts.runs)
     assert "canary-" not in everything_shown(Run.latest())
-    main(["doctor", "--json"])
     main(["doctor"])
     said = capsys.readouterr()
     assert "python" in said.out

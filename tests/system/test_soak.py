@@ -15,12 +15,12 @@ import time
 import warnings
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import psutil
 import pytest
 import torch
 from fixture_types import Start
+from launched import PROGRAMS, TRAINER, agent, processes_of
 from safetensors.torch import load_file
 from tiny_mlm import tiny_mlm
 from waiting import eventually
@@ -32,8 +32,6 @@ from nbtools.run.checkpoints import Checkpoint
 from nbtools.run.run import Run
 from nbtools.run.state import RunState
 from nbtools.training.engine.checkpoint import load_state
-
-PROGRAMS = Path(__file__).parents[1] / "programs"
 
 pytestmark = [pytest.mark.soak, pytest.mark.timeout(3600)]
 
@@ -107,14 +105,8 @@ def last_state(run: Run) -> dict[str, torch.Tensor]:
 
 def choose(run: Run, kernel: psutil.Process, chance: random.Random) -> tuple[str, psutil.Process] | None:
     """A living victim of a role that chance chose; None if that role is not filled right now."""
-    roles: dict[str, psutil.Process] = {"kernel": kernel}
-    for process in members(run.files):
-        with contextlib.suppress(psutil.Error):
-            command = " ".join(process.cmdline())
-            rank = process.environ().get("RANK")
-            name = f"rank {rank}" if rank else "supervisor" if "nbtools.launcher.supervisor" in command else "agent"
-            roles.setdefault(name, process)
-    role = chance.choice(["rank 0", "rank 1", "agent", "supervisor", "kernel"])
+    roles = {"kernel": kernel, **processes_of(run)}
+    role = chance.choice(["0", "1", "agent", "supervisor", "kernel"])
     return (role, roles[role]) if role in roles else None
 
 
@@ -172,12 +164,12 @@ def disturb(supervised: Start, number: int) -> str:
     """Start a run, kill some of its processes at a random moment, and have nothing left of it."""
     chance = random.Random(number)
     nproc = chance.choice([1, 2, 3])
-    agent = [sys.executable, PROGRAMS / "fake_agent.py", f"--nproc-per-node={nproc}", "--shutdown-timeout=2"]
-    program = [PROGRAMS / "fake_trainer.py", "--steps=60", "--checkpoint-every=5"]
+    program = [TRAINER, "--steps=60", "--checkpoint-every=5"]
     if chance.random() < 0.25:
         program = [PROGRAMS / "ignores_sigterm.py"]
     restarts = {"max_restarts": chance.choice([0, 0, 1])}
-    run = supervised(*agent, *program, name=f"kill{number}", shutdown_timeout_s=2, launch=restarts)
+    command = agent(*program, nproc=nproc, shutdown_timeout_s=2)
+    run = supervised(*command, name=f"kill{number}", shutdown_timeout_s=2, launch=restarts)
     time.sleep(chance.uniform(0, 2))
     found = sorted(members(run.files), key=lambda process: process.pid)
     victims = chance.sample(found, k=min(len(found), chance.choice([1, 1, 2])))
