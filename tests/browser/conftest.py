@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from jupyter_lab import Lab, running_lab
+from pages import DEADLINE_S
 from run_folder import RunFolder
 
 from nbtools.rundir.lock import acquire_lock
@@ -19,7 +20,6 @@ from nbtools.rundir.rundir import RunDir
 ROOT = Path(__file__).resolve().parents[2]
 # Read at import: the tests themselves run without any NBTOOLS_ variable.
 SCREENSHOTS = os.environ.get("NBTOOLS_SCREENSHOTS")
-DEADLINE_S = 180
 # Opening a notebook connects a kernel some time after its cells appear; what is run before is lost without a word.
 READY = """async () => {
   const widget = window.jupyterapp?.shell.currentWidget;
@@ -173,21 +173,6 @@ class Notebook:
             self.page.mouse.move(0, 0)
             target.scroll_into_view_if_needed()
             target.screenshot(path=Path(SCREENSHOTS) / f"{name}-{suffix}.png", animations="disabled")
-
-
-def eventually(condition: Callable[[], Any], what: str, deadline_s: float = DEADLINE_S) -> Any:
-    """Poll until `condition` gives something true; return that."""
-    end = time.monotonic() + deadline_s
-    while time.monotonic() < end:
-        if found := condition():
-            return found
-        time.sleep(0.2)
-    raise AssertionError(f"not within {deadline_s:.0f} s: {what}")
-
-
-@pytest.fixture(name="eventually")
-def _eventually() -> Callable[..., Any]:
-    return eventually
 
 
 @pytest.fixture(scope="session")

@@ -4,12 +4,11 @@ import random
 import re
 import shutil
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from pages import find_nothing_serious, look_in_the_dark
+from pages import eventually, find_nothing_serious, look_in_the_dark
 from run_folder import RunFolder
 
 from nbtools.recipes import RECIPES
@@ -55,9 +54,7 @@ WITHOUT_NAME = re.compile(r"- (button|checkbox|combobox|textbox|searchbox|region
 
 @pytest.mark.promise("runs-table")
 @pytest.mark.promise("compare-runs")
-def test_the_board_sorts_groups_labels_opens_deletes_and_is_stored(
-    notebook: Any, made: list[RunDir], eventually: Callable[..., Any]
-) -> None:
+def test_the_board_sorts_groups_labels_opens_deletes_and_is_stored(notebook: Any, made: list[RunDir]) -> None:
     notebook.page.set_viewport_size({"width": 1600, "height": 1300})
     board = notebook.run("board.ipynb", "import nbtools as nt\nnt.runs(name='a_*')")
     board.get_by_text("1 to 12 of 14 runs").locator("visible=true").wait_for()

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pages import find_nothing_serious, see
+from pages import eventually, find_nothing_serious, see
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow]
 
@@ -106,7 +106,7 @@ def _label(form: Any, name: str) -> str:
     return next(text for text in options if text.startswith(name))
 
 
-def assert_columns_follow_the_width(notebook: Any, form: Any, columns: dict[int, int], eventually: Any) -> None:
+def assert_columns_follow_the_width(notebook: Any, form: Any, columns: dict[int, int]) -> None:
     """Assert that a form has these columns at these widths, is as wide as the page at most, and shows Launch."""
     headings = form.locator(".nbtools-columns .nbtools-fold")
     headings.first.wait_for()
@@ -126,7 +126,7 @@ def assert_columns_follow_the_width(notebook: Any, form: Any, columns: dict[int,
     notebook.page.set_viewport_size(before)
 
 
-def test_the_arguments_of_a_program_are_rows_that_write_its_command_line(notebook: Any, eventually: Any) -> None:
+def test_the_arguments_of_a_program_are_rows_that_write_its_command_line(notebook: Any) -> None:
     program = notebook.lab.project / "train_digits.py"
     shutil.copy(ROOT / "notebooks" / "train_digits.py", program)
     form = notebook.run("program.ipynb", PROGRAM).locator(".nbtools-form")
@@ -136,7 +136,7 @@ def test_the_arguments_of_a_program_are_rows_that_write_its_command_line(noteboo
     assert form.get_by_label("epochs").input_value() == "3"
     notebook.shoot("form-program", form)
     # Those of the launch are two; those of the arguments are as many as there are groups.
-    assert_columns_follow_the_width(notebook, form, {1600: 2, 1200: 2, 900: 1}, eventually)
+    assert_columns_follow_the_width(notebook, form, {1600: 2, 1200: 2, 900: 1})
 
     form.get_by_label("epochs").fill("many")
     link = form.get_by_role("button", name="argument epochs: 'many' is not a whole number")
@@ -164,14 +164,14 @@ def test_the_arguments_of_a_program_are_rows_that_write_its_command_line(noteboo
     assert notebook.mistakes == []
 
 
-def test_a_click_on_launch_is_kept_when_the_help_above_it_folds(notebook: Any, eventually: Any) -> None:
+def test_a_click_on_launch_is_kept_when_the_help_above_it_folds(notebook: Any) -> None:
     """At this height the whole form is in view, so its buttons stand below its rows and move with them."""
     source = 'import nbtools as nt\nform = nt.ConfigForm("text_classification", name="pressed")\nform'
     (notebook.lab.project / f"{'a_long_name_' * 9}.csv").write_text("text,label\na,b\n")
     script = notebook.lab.project / "scripts" / "pressed.py"
     notebook.page.set_viewport_size({"width": 1600, "height": 1700})
     form = notebook.run("pressed.ipynb", source).locator(".nbtools-form").first
-    assert_columns_follow_the_width(notebook, form, {1600: 3, 1200: 2, 900: 1}, eventually)
+    assert_columns_follow_the_width(notebook, form, {1600: 3, 1200: 2, 900: 1})
     rate, write = form.get_by_label("learning_rate", exact=True), form.get_by_role("button", name="Write script")
 
     def top() -> float:

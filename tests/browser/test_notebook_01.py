@@ -8,7 +8,7 @@ from typing import Any
 
 import nbformat
 import pytest
-from pages import picture, see
+from pages import eventually, picture, see
 
 from nbtools import runs
 from nbtools.project import Project
@@ -30,7 +30,7 @@ def image_of(panel: Any) -> str:
     return str(panel.locator("[data-version]").locator("visible=true").first.get_attribute("data-version"))
 
 
-def changes(panel: Any, eventually: Any) -> bool:
+def changes(panel: Any) -> bool:
     before = image_of(panel)
     return bool(eventually(lambda: image_of(panel) != before, "the curves change"))
 
@@ -48,7 +48,7 @@ def shortened(path: Path) -> None:
     path.write_text(text)
 
 
-def test_from_run_all_to_a_run_that_outlives_its_kernel(notebook: Any, eventually: Any) -> None:
+def test_from_run_all_to_a_run_that_outlives_its_kernel(notebook: Any) -> None:
     page, project = notebook.page, Project(notebook.lab.project)
     earlier = {run.id for run in runs(project)}  # the server and its project are shared with other tests
     shortened(project.root / "notebooks" / "01_launch_ddp.ipynb")
@@ -70,7 +70,7 @@ def test_from_run_all_to_a_run_that_outlives_its_kernel(notebook: Any, eventuall
     picture(panel).wait_for()
     run = Run(runs(project)[0].dir)
     eventually(lambda: run.step >= 20, "20 steps", TRAINING_S)
-    assert changes(panel, eventually)
+    assert changes(panel)
     assert not run.state.is_final, "the training was over before the page was looked at"
     notebook.shoot("running", panel)
 
@@ -100,7 +100,7 @@ def test_from_run_all_to_a_run_that_outlives_its_kernel(notebook: Any, eventuall
     picture(form).wait_for()
     eventually(lambda: long_run.step >= 20, "20 steps", TRAINING_S)
     form.locator(".nbtools-live").first.scroll_into_view_if_needed()  # below the form; what is out of view is not drawn
-    assert changes(form, eventually)
+    assert changes(form)
     started = [run.name for run in runs(project) if run.id not in earlier]
     assert started == ["long_run", "mlm_pretraining"]
     notebook.shoot("launched", form)
@@ -112,7 +112,7 @@ def test_from_run_all_to_a_run_that_outlives_its_kernel(notebook: Any, eventuall
     panel = notebook.output(CELLS["attach"])
     see(panel, long_run.id)
     see(panel, "RUNNING")
-    assert changes(panel, eventually)
+    assert changes(panel)
     notebook.shoot("reattached", panel)
 
     panel.get_by_role("button", name="Stop").click()

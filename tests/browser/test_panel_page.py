@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pages import see, show
+from pages import eventually, see, show
 
 from nbtools.metrics.writer import MetricWriter
 from nbtools.rundir import media
@@ -21,7 +21,7 @@ pytestmark = [pytest.mark.browser, pytest.mark.slow]
 
 
 @pytest.mark.promise("safety-page")
-def test_a_panel_without_kernel_is_a_picture_and_a_sentence(fresh_notebook: Any, record: Any, eventually: Any) -> None:
+def test_a_panel_without_kernel_is_a_picture_and_a_sentence(fresh_notebook: Any, record: Any) -> None:
     notebook = fresh_notebook  # the next test would meet the late error of a view without its model
     run, now = record("goes_on"), time.time()
     run.train(5, 600, now - 2500)
@@ -126,7 +126,7 @@ FORMULAS = """() => {
 }"""
 
 
-def test_what_a_training_shows_can_be_played_and_stays(notebook: Any, record: Any, eventually: Any) -> None:
+def test_what_a_training_shows_can_be_played_and_stays(notebook: Any, record: Any) -> None:
     run, now = record("shows"), time.time()
     run.train(5, 400, started=now - 400, every_s=1.0)
     text = "to be, or not to be: that is the question"

@@ -5,7 +5,7 @@ import time
 from typing import Any
 
 import pytest
-from pages import choose_checkpoint, see, show
+from pages import choose_checkpoint, eventually, see, show
 
 from nbtools.rundir import media
 from nbtools.rundir.json_files import write_json
@@ -43,7 +43,7 @@ ALLOWED = """() => {
 """A browser that allows notifications and keeps what they say."""
 
 
-def test_every_tab_shows_its_part_of_the_run_at_two_widths(notebook: Any, record: Any, eventually: Any) -> None:
+def test_every_tab_shows_its_part_of_the_run_at_two_widths(notebook: Any, record: Any) -> None:
     run = filled(record("mlm_tiny"))
     notebook.page.set_viewport_size({"width": 1600, "height": 1300})
     panel = show(notebook, "tabs.ipynb", run.files)
@@ -96,7 +96,7 @@ def test_every_tab_shows_its_part_of_the_run_at_two_widths(notebook: Any, record
     assert notebook.mistakes == []
 
 
-def test_the_log_stays_at_its_end_or_where_it_is_read(notebook: Any, record: Any, eventually: Any) -> None:
+def test_the_log_stays_at_its_end_or_where_it_is_read(notebook: Any, record: Any) -> None:
     run = record("talks")
     run.train(5, 5, time.time() - 60)
     run.files.log.write_text("".join(f"line {number}\n" for number in range(200)))
@@ -132,7 +132,7 @@ def test_the_log_stays_at_its_end_or_where_it_is_read(notebook: Any, record: Any
     assert notebook.mistakes == []
 
 
-def test_a_failure_can_be_copied_launched_again_and_resumed(notebook: Any, record: Any, eventually: Any) -> None:
+def test_a_failure_can_be_copied_launched_again_and_resumed(notebook: Any, record: Any) -> None:
     run, now = record("breaks"), time.time()
     run.train(5, 600, now - 2500)
     failure = {"rank": 1, "host": "node", "exitcode": 1, "message": "ValueError: boom", "traceback": "Traceback: boom"}

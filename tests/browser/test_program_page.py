@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pages import choose_checkpoint, find_nothing_serious, look_in_the_dark, see
+from pages import choose_checkpoint, eventually, find_nothing_serious, look_in_the_dark, see
 
 from nbtools.project import Project
 from nbtools.run.run import Run
@@ -49,7 +49,7 @@ def test_a_column_of_a_file_is_removed_by_a_click_and_put_back(notebook: Any) ->
 
 
 @pytest.mark.promise("any-script")
-def test_a_clicked_number_becomes_a_curve_and_stands_in_the_launcher_script(notebook: Any, eventually: Any) -> None:
+def test_a_clicked_number_becomes_a_curve_and_stands_in_the_launcher_script(notebook: Any) -> None:
     project = notebook.lab.project
     (project / "turning.py").write_text(TURNS)
     panel = notebook.run("turning.ipynb", LAUNCH_TURNS)
@@ -110,7 +110,7 @@ def test_a_program_is_resumed_with_other_arguments_from_its_panel(notebook: Any)
     assert notebook.mistakes == []
 
 
-def test_a_run_in_a_dark_page_shows_stacks_stops_and_is_launched_again(notebook: Any, eventually: Any) -> None:
+def test_a_run_in_a_dark_page_shows_stacks_stops_and_is_launched_again(notebook: Any) -> None:
     project, page = notebook.lab.project, notebook.page
     page.set_viewport_size({"width": 900, "height": 1300})
     shutil.copy(PROGRAMS / "fake_trainer.py", project / "scripts" / "pressed.py")

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from fixture_types import MonkeyPatch
-from pages import find_nothing_serious, look_in_the_dark, see
+from pages import eventually, find_nothing_serious, look_in_the_dark, see
 
 from nbtools.project import Project
 from nbtools.recipes import RECIPES
@@ -28,9 +28,7 @@ def project_with_texts(lab: Any) -> Project:
     return project
 
 
-def test_a_running_training_is_steered_and_each_change_is_a_flag(
-    notebook: Any, project_with_texts: Project, eventually: Any
-) -> None:
+def test_a_running_training_is_steered_and_each_change_is_a_flag(notebook: Any, project_with_texts: Project) -> None:
     project = project_with_texts
     values = {"max_steps": 100_000, "epochs": 100_000, "checkpoint_epochs": False, "sequence_length": 32}
     often = {"log_every": 20, "eval_every": 200, "checkpoint_every": 10_000, "lr_schedule": "constant"}
