@@ -6,21 +6,17 @@ The seeds are fixed, so that the same victims are chosen each time; when exactly
 """
 
 import contextlib
-import functools
-import os
 import random
 import subprocess
 import sys
 import time
 import warnings
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 
 import psutil
 import pytest
 import torch
-from fixture_types import Start
-from launched import PROGRAMS, TRAINER, agent, processes_of
+from launched import processes_of
 from safetensors.torch import load_file
 from tiny_mlm import tiny_mlm
 from waiting import eventually
@@ -35,8 +31,6 @@ from nbtools.training.engine.checkpoint import load_state
 
 pytestmark = [pytest.mark.soak, pytest.mark.timeout(3600)]
 
-
-# --- real training --------------------------------------------------------------------------------
 
 NUM_FAULTS = 20
 CONFIG = tiny_mlm(
@@ -153,52 +147,3 @@ def test_faults_change_no_weight(texts: Project, kernel: Callable[..., tuple[sub
     assert run.history["train/loss"].values.tolist() == undisturbed.history["train/loss"].values.tolist()
     for name in all_runs:
         eventually(lambda: not members(Run(name).files))  # noqa: B023
-
-
-# --- torch-free -----------------------------------------------------------------------------------
-
-NUM_KILLS = 200
-
-
-def disturb(supervised: Start, number: int) -> str:
-    """Start a run, kill some of its processes at a random moment, and have nothing left of it."""
-    chance = random.Random(number)
-    nproc = chance.choice([1, 2, 3])
-    program = [TRAINER, "--steps=60", "--checkpoint-every=5"]
-    if chance.random() < 0.25:
-        program = [PROGRAMS / "ignores_sigterm.py"]
-    restarts = {"max_restarts": chance.choice([0, 0, 1])}
-    command = agent(*program, nproc=nproc, shutdown_timeout_s=2)
-    run = supervised(*command, name=f"kill{number}", shutdown_timeout_s=2, launch=restarts)
-    time.sleep(chance.uniform(0, 2))
-    found = sorted(members(run.files), key=lambda process: process.pid)
-    victims = chance.sample(found, k=min(len(found), chance.choice([1, 1, 2])))
-    for victim in victims:
-        with contextlib.suppress(psutil.Error):
-            victim.send_signal(chance.choice([9, 9, 15]))
-    deadline = time.monotonic() + chance.uniform(0, 6)
-    while not run.state.is_final and time.monotonic() < deadline:
-        time.sleep(0.05)
-    run.stop()
-    eventually(lambda: not members(run.files))
-    assert run.state.is_final
-    return str(run.state)
-
-
-def test_nothing_is_left_of_two_hundred_runs_that_were_killed_at_random(supervised: Start) -> None:
-    with ThreadPoolExecutor(4) as threads:
-        ended = list(threads.map(functools.partial(disturb, supervised), range(NUM_KILLS)))
-    counts = {state: ended.count(state) for state in sorted(set(ended))}
-    print(f"\n{len(ended)} runs: {counts}")
-    assert len(counts) > 1, "all ended alike: the faults did not hit"
-    left = [
-        process for process in psutil.process_iter() if "/kill" in (_environment(process).get("NBTOOLS_RUN_DIR", ""))
-    ]
-    assert [process for process in left if process.pid != os.getpid()] == []
-
-
-def _environment(process: psutil.Process) -> dict[str, str]:
-    try:
-        return process.environ()
-    except psutil.Error:
-        return {}
