@@ -1,5 +1,7 @@
 """What is visible in an open notebook: a live panel also has a static copy, which is hidden."""
 
+import time
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -7,7 +9,18 @@ from playwright.sync_api import Locator
 
 from nbtools.rundir.rundir import RunDir
 
+DEADLINE_S = 180
 NOTHING = "print('no panel here')"
+
+
+def eventually(condition: Callable[[], Any], what: str, deadline_s: float = DEADLINE_S) -> Any:
+    """Poll until `condition` gives something true; return that."""
+    end = time.monotonic() + deadline_s
+    while time.monotonic() < end:
+        if found := condition():
+            return found
+        time.sleep(0.2)
+    raise AssertionError(f"not within {deadline_s:.0f} s: {what}")
 
 
 def see(where: Locator, text: str) -> None:
@@ -41,7 +54,6 @@ def look_in_the_dark(notebook: Any, where: Locator, name: str) -> None:
     notebook.page.wait_for_timeout(500)  # widgets are drawn again
     found = where.evaluate(WRONG_IN_DARK)
     assert not found, (name, found)
-    notebook.shoot(f"{name}-900", where)
     notebook.theme("Light")
     notebook.page.set_viewport_size(before)
 

@@ -4,12 +4,11 @@ import random
 import re
 import shutil
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from pages import find_nothing_serious, look_in_the_dark
+from pages import eventually, find_nothing_serious, look_in_the_dark
 from run_folder import RunFolder
 
 from nbtools.recipes import RECIPES
@@ -55,9 +54,7 @@ WITHOUT_NAME = re.compile(r"- (button|checkbox|combobox|textbox|searchbox|region
 
 @pytest.mark.promise("runs-table")
 @pytest.mark.promise("compare-runs")
-def test_the_board_sorts_groups_labels_opens_deletes_and_is_stored(
-    notebook: Any, made: list[RunDir], eventually: Callable[..., Any]
-) -> None:
+def test_the_board_sorts_groups_labels_opens_deletes_and_is_stored(notebook: Any, made: list[RunDir]) -> None:
     notebook.page.set_viewport_size({"width": 1600, "height": 1300})
     board = notebook.run("board.ipynb", "import nbtools as nt\nnt.runs(name='a_*')")
     board.get_by_text("1 to 12 of 14 runs").locator("visible=true").wait_for()
@@ -66,7 +63,6 @@ def test_the_board_sorts_groups_labels_opens_deletes_and_is_stored(
     board.get_by_text("What differs").locator("visible=true").wait_for()
     assert "of 400" in board.inner_text()
     assert WITHOUT_NAME.findall(board.aria_snapshot()) == [], "every control has a name"
-    notebook.shoot("board", board)
     look_in_the_dark(notebook, board, "board")
 
     place = board.locator(".nbt-chart canvas").first.bounding_box()
@@ -98,7 +94,6 @@ def test_the_board_sorts_groups_labels_opens_deletes_and_is_stored(
     board.get_by_label("Group by").select_option("learning_rate")
     eventually(lambda: "learning_rate 0.003 · 7 runs" in legend.inner_text(), "the mean of the drawn runs of a group")
     assert legend.locator(".nbt-entry").count() == 3
-    notebook.shoot("board-groups", board)
     board.get_by_role("button", name="learning_rate 0.003 · 12 runs", exact=True).click()
     eventually(lambda: legend.locator(".nbt-entry").count() == 9, "each run of an opened group")
     board.get_by_role("button", name="Curves of learning_rate 0.003 · 12 runs").click()
@@ -109,7 +104,6 @@ def test_the_board_sorts_groups_labels_opens_deletes_and_is_stored(
     assert point.get_attribute("aria-pressed") == "true"
     point.press("Enter")
     eventually(lambda: point.get_attribute("aria-pressed") == "false", "a point hides its run")
-    notebook.shoot("board-grouped", board)
     point.press("Enter")
     eventually(lambda: point.get_attribute("aria-pressed") == "true", "and shows it again")
     board.get_by_label("Group by").select_option("nothing")

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from pages import eventually
 
 from nbtools.rundir.rundir import RunDir
 
@@ -19,16 +20,13 @@ DATA = "() => document.querySelector('.nbt-canvas')?.parentElement.dataset ?? {}
 class Canvas:
     """The canvas of a panel in a page."""
 
-    def __init__(self, notebook: Any, panel: Any, eventually: Callable[..., Any]) -> None:
-        self.page, self.panel, self._eventually = notebook.page, panel, eventually
+    def __init__(self, notebook: Any, panel: Any) -> None:
+        self.page, self.panel = notebook.page, panel
         panel.locator(".nbt-chart canvas[role=img]").first.wait_for()
-        self.until(lambda: self.data("version"), "the canvas is drawn")
+        eventually(lambda: self.data("version"), "the canvas is drawn")
 
     def data(self, name: str) -> str:
         return str(self.page.evaluate(DATA).get(name, ""))
-
-    def until(self, condition: Callable[[], Any], what: str) -> Any:
-        return self._eventually(condition, what)
 
     def chart(self, title: str) -> Any:
         return self.panel.locator(".nbt-chart", has=self.page.locator(".nbt-title", has_text=re.compile(f"^{title}$")))
@@ -40,7 +38,7 @@ class Canvas:
         self.page.mouse.move(box["x"] + 56 + share * (box["width"] - 72), box["y"] + 120)
 
     def says(self, pattern: str) -> str:
-        return str(self.until(lambda: re.search(pattern, self.data("tip")) and self.data("tip"), f"tip: {pattern}"))
+        return str(eventually(lambda: re.search(pattern, self.data("tip")) and self.data("tip"), f"tip: {pattern}"))
 
     def chip(self) -> str:
         return str(self.panel.locator(".nbt-chip").inner_text())
@@ -66,7 +64,7 @@ def append(files: RunDir, first: int, last: int) -> None:
             file.write(json.dumps(row) + "\n")
 
 
-def test_a_page_without_anywidget_has_a_picture_that_grows(fresh_notebook: Any, run: RunDir, eventually: Any) -> None:
+def test_a_page_without_anywidget_has_a_picture_that_grows(fresh_notebook: Any, run: RunDir) -> None:
     notebook, page, asked = fresh_notebook, fresh_notebook.page, []
     page.on("request", lambda request: asked.append("/extensions/anywidget/" in request.url))
     page.route("**/extensions/anywidget/**", lambda route: route.fulfill(status=404))
@@ -85,13 +83,13 @@ def test_a_page_without_anywidget_has_a_picture_that_grows(fresh_notebook: Any, 
     assert not page.get_by_text("Error creating widget").locator("visible=true").count()
 
 
-def test_the_canvas_in_jupyterlab(notebook: Any, run: RunDir, eventually: Any) -> None:
+def test_the_canvas_in_jupyterlab(notebook: Any, run: RunDir) -> None:
     requests: list[str] = []
     notebook.page.set_viewport_size({"width": 1100, "height": 1400})
     notebook.page.on("request", lambda request: requests.append(request.url))
     blocking = "import time\nwhile not __import__('pathlib').Path('free').exists(): time.sleep(0.05)"
     cells = f"import nbtools as nt\nnt.LivePlot({run.id!r})", blocking
-    canvas = Canvas(notebook, notebook.run("canvas.ipynb", *cells), eventually)
+    canvas = Canvas(notebook, notebook.run("canvas.ipynb", *cells))
 
     # hover: every chart tells its values
     canvas.point(0.5)
@@ -126,7 +124,6 @@ def test_the_canvas_in_jupyterlab(notebook: Any, run: RunDir, eventually: Any) -
         notebook.page.keyboard.press(key)
     eventually(lambda: not canvas.panel.locator(".nbt-chip").is_visible(), "all is shown")
     assert notebook.page.locator(".jp-Dialog").count() == 0
-    notebook.shoot("canvas", canvas.panel)
 
     # a busy kernel: pointer and zoom still answer
     notebook.start_cell(1)

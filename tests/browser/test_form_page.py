@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pages import find_nothing_serious, see
+from pages import eventually, find_nothing_serious, see
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow]
 
@@ -38,7 +38,6 @@ def test_without_its_kernel_a_form_is_one_sentence_and_no_broken_icon(notebook: 
     assert not sentence().is_visible()
     form.get_by_label("learning_rate", exact=True).fill("-1")
     see(form, "Cannot write or launch")
-    notebook.shoot("form-mistake", form)
     find_nothing_serious(notebook, "form", "label", "select-name", "color-contrast")
     notebook.command("docmanager:save")
 
@@ -48,12 +47,10 @@ def test_without_its_kernel_a_form_is_one_sentence_and_no_broken_icon(notebook: 
     icons = "all => all.map(e => getComputedStyle(e, '::before').content).filter(icon => icon !== 'none')"
     assert notebook.output(0).locator(".jupyter-widgets-disconnected").count() > 50
     assert notebook.output(0).locator(".jupyter-widgets-disconnected").evaluate_all(icons) == []
-    notebook.shoot("form-after-restart", notebook.output(0))
 
     notebook.reload()  # the notebook as it was saved, with a kernel that knows nothing of the form
     sentence().wait_for()
     assert not notebook.output(0).get_by_text("not found").is_visible()
-    notebook.shoot("form-reopened", notebook.output(0))
 
     notebook.run_cell(0)
     notebook.output(0).locator(".nbtools-form").get_by_role("button", name="Write script").wait_for()
@@ -68,13 +65,11 @@ def test_own_table_is_launched_on_its_columns_with_three_clicks(notebook: Any) -
     form = notebook.run("new.ipynb", "import nbtools as nt\nform = nt.new()\nform").locator(".nbtools-form").first
     try:
         form.get_by_role("button", name="Text classification").wait_for()
-        notebook.shoot("form-new", form)
         find_nothing_serious(notebook, "new", "button-name")
         _choose_card(form, "Text classification")
         form.get_by_label("file", exact=True).select_option(label=_label(form, "answers.csv"))
         form.locator("th.nbtools-named", has_text="what was said").wait_for()
         form.get_by_text("<b>words</b> number 4 of a text").wait_for()
-        notebook.shoot("form-data", form)
         form.get_by_role("button", name="Launch").click()
         form.get_by_text("Launched 2").wait_for()
         top = "document.querySelector('.nbtools-form .nbtools-live')?.getBoundingClientRect().top"
@@ -106,7 +101,7 @@ def _label(form: Any, name: str) -> str:
     return next(text for text in options if text.startswith(name))
 
 
-def assert_columns_follow_the_width(notebook: Any, form: Any, columns: dict[int, int], eventually: Any) -> None:
+def assert_columns_follow_the_width(notebook: Any, form: Any, columns: dict[int, int]) -> None:
     """Assert that a form has these columns at these widths, is as wide as the page at most, and shows Launch."""
     headings = form.locator(".nbtools-columns .nbtools-fold")
     headings.first.wait_for()
@@ -126,7 +121,7 @@ def assert_columns_follow_the_width(notebook: Any, form: Any, columns: dict[int,
     notebook.page.set_viewport_size(before)
 
 
-def test_the_arguments_of_a_program_are_rows_that_write_its_command_line(notebook: Any, eventually: Any) -> None:
+def test_the_arguments_of_a_program_are_rows_that_write_its_command_line(notebook: Any) -> None:
     program = notebook.lab.project / "train_digits.py"
     shutil.copy(ROOT / "notebooks" / "train_digits.py", program)
     form = notebook.run("program.ipynb", PROGRAM).locator(".nbtools-form")
@@ -134,9 +129,8 @@ def test_the_arguments_of_a_program_are_rows_that_write_its_command_line(noteboo
     words = form.get_by_label("args", exact=True)
     assert words.input_value() == "--epochs 3"
     assert form.get_by_label("epochs").input_value() == "3"
-    notebook.shoot("form-program", form)
     # Those of the launch are two; those of the arguments are as many as there are groups.
-    assert_columns_follow_the_width(notebook, form, {1600: 2, 1200: 2, 900: 1}, eventually)
+    assert_columns_follow_the_width(notebook, form, {1600: 2, 1200: 2, 900: 1})
 
     form.get_by_label("epochs").fill("many")
     link = form.get_by_role("button", name="argument epochs: 'many' is not a whole number")
@@ -155,7 +149,6 @@ def test_the_arguments_of_a_program_are_rows_that_write_its_command_line(noteboo
     notebook.page.wait_for_function("() => [...document.querySelectorAll('input')].some(e => e.value === '0.5')")
     assert [form.get_by_label(name, exact=True).input_value() for name in ("epochs", "lr")] == ["7", "0.5"]
     notebook.page.set_viewport_size({"width": 900, "height": 1000})
-    notebook.shoot("form-program-900", form)
     notebook.theme("Dark")
     for element in (form.get_by_label("epochs"), form.locator(".nbtools-note").first):
         text, ground = element.evaluate(BRIGHTNESS)
@@ -164,14 +157,14 @@ def test_the_arguments_of_a_program_are_rows_that_write_its_command_line(noteboo
     assert notebook.mistakes == []
 
 
-def test_a_click_on_launch_is_kept_when_the_help_above_it_folds(notebook: Any, eventually: Any) -> None:
+def test_a_click_on_launch_is_kept_when_the_help_above_it_folds(notebook: Any) -> None:
     """At this height the whole form is in view, so its buttons stand below its rows and move with them."""
     source = 'import nbtools as nt\nform = nt.ConfigForm("text_classification", name="pressed")\nform'
     (notebook.lab.project / f"{'a_long_name_' * 9}.csv").write_text("text,label\na,b\n")
     script = notebook.lab.project / "scripts" / "pressed.py"
     notebook.page.set_viewport_size({"width": 1600, "height": 1700})
     form = notebook.run("pressed.ipynb", source).locator(".nbtools-form").first
-    assert_columns_follow_the_width(notebook, form, {1600: 3, 1200: 2, 900: 1}, eventually)
+    assert_columns_follow_the_width(notebook, form, {1600: 3, 1200: 2, 900: 1})
     rate, write = form.get_by_label("learning_rate", exact=True), form.get_by_role("button", name="Write script")
 
     def top() -> float:

@@ -8,7 +8,7 @@ from typing import Any
 
 import nbformat
 import pytest
-from pages import picture, see
+from pages import eventually, picture, see
 
 from nbtools import runs
 from nbtools.project import Project
@@ -30,7 +30,7 @@ def image_of(panel: Any) -> str:
     return str(panel.locator("[data-version]").locator("visible=true").first.get_attribute("data-version"))
 
 
-def changes(panel: Any, eventually: Any) -> bool:
+def changes(panel: Any) -> bool:
     before = image_of(panel)
     return bool(eventually(lambda: image_of(panel) != before, "the curves change"))
 
@@ -48,7 +48,7 @@ def shortened(path: Path) -> None:
     path.write_text(text)
 
 
-def test_from_run_all_to_a_run_that_outlives_its_kernel(notebook: Any, eventually: Any) -> None:
+def test_from_run_all_to_a_run_that_outlives_its_kernel(notebook: Any) -> None:
     page, project = notebook.page, Project(notebook.lab.project)
     earlier = {run.id for run in runs(project)}  # the server and its project are shared with other tests
     shortened(project.root / "notebooks" / "01_launch_ddp.ipynb")
@@ -57,22 +57,18 @@ def test_from_run_all_to_a_run_that_outlives_its_kernel(notebook: Any, eventuall
     notebook.output(CELLS["attach"]).locator("[data-mime-type='image/png'] img").wait_for()
     notebook.output(CELLS["form"]).get_by_text("needs a kernel").wait_for()
     assert page.get_by_text("Error displaying widget").count() == 0
-    notebook.shoot("stored", page.locator(".jp-NotebookPanel"))
 
     # Run all: the panel is live while the cell that waits for the run blocks the kernel.
     page.evaluate("() => { window.jupyterapp.commands.execute('notebook:run-all-cells') }")
     form = notebook.output(CELLS["form"]).locator(".nbtools-form")
     form.get_by_role("button", name="Launch").wait_for()
-    notebook.shoot("form", form)
-    notebook.shoot("notebook", page.locator(".jp-NotebookPanel"))
     panel = notebook.output(CELLS["watch"])
     see(panel, "RUNNING")
     picture(panel).wait_for()
     run = Run(runs(project)[0].dir)
     eventually(lambda: run.step >= 20, "20 steps", TRAINING_S)
-    assert changes(panel, eventually)
+    assert changes(panel)
     assert not run.state.is_final, "the training was over before the page was looked at"
-    notebook.shoot("running", panel)
 
     eventually(lambda: run.state.is_final, "the training ends", TRAINING_S)
     assert run.state is RunState.SUCCEEDED
@@ -80,7 +76,6 @@ def test_from_run_all_to_a_run_that_outlives_its_kernel(notebook: Any, eventuall
     notebook.wait_ready()
     notebook.output(CELLS["result"]).get_by_text("nats better").wait_for()
     assert page.locator("[data-mime-type='application/vnd.jupyter.stderr']").count() == 0
-    notebook.shoot("finished", notebook.output(CELLS["attach"]))
 
     # The buttons: a run that would last for hours, started twice and still one.
     form = notebook.output(CELLS["form"]).locator(".nbtools-form")
@@ -100,10 +95,9 @@ def test_from_run_all_to_a_run_that_outlives_its_kernel(notebook: Any, eventuall
     picture(form).wait_for()
     eventually(lambda: long_run.step >= 20, "20 steps", TRAINING_S)
     form.locator(".nbtools-live").first.scroll_into_view_if_needed()  # below the form; what is out of view is not drawn
-    assert changes(form, eventually)
+    assert changes(form)
     started = [run.name for run in runs(project) if run.id not in earlier]
     assert started == ["long_run", "mlm_pretraining"]
-    notebook.shoot("launched", form)
 
     # A new kernel knows nothing, and one cell brings everything back.
     notebook.restart_kernel()
@@ -112,13 +106,11 @@ def test_from_run_all_to_a_run_that_outlives_its_kernel(notebook: Any, eventuall
     panel = notebook.output(CELLS["attach"])
     see(panel, long_run.id)
     see(panel, "RUNNING")
-    assert changes(panel, eventually)
-    notebook.shoot("reattached", panel)
+    assert changes(panel)
 
     panel.get_by_role("button", name="Stop").click()
     eventually(lambda: long_run.state is RunState.STOPPED, "the run stops")
     see(panel, "STOPPED")
     assert long_run.checkpoints[-1].step == long_run.step
     picture(panel).wait_for()
-    notebook.shoot("stopped", panel)
     assert notebook.mistakes == []

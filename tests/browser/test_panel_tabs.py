@@ -5,7 +5,7 @@ import time
 from typing import Any
 
 import pytest
-from pages import choose_checkpoint, see, show
+from pages import choose_checkpoint, eventually, see, show
 
 from nbtools.rundir import media
 from nbtools.rundir.json_files import write_json
@@ -43,7 +43,7 @@ ALLOWED = """() => {
 """A browser that allows notifications and keeps what they say."""
 
 
-def test_every_tab_shows_its_part_of_the_run_at_two_widths(notebook: Any, record: Any, eventually: Any) -> None:
+def test_every_tab_shows_its_part_of_the_run_at_two_widths(notebook: Any, record: Any) -> None:
     run = filled(record("mlm_tiny"))
     notebook.page.set_viewport_size({"width": 1600, "height": 1300})
     panel = show(notebook, "tabs.ipynb", run.files)
@@ -61,10 +61,8 @@ def test_every_tab_shows_its_part_of_the_run_at_two_widths(notebook: Any, record
         for tab, text in parts.items():
             panel.get_by_role("tab", name=tab).click()
             see(panel, text)
-            notebook.shoot(f"tabs-{width}-{tab.lower()}", panel)
     panel.get_by_role("button", name="Menu").click()
     panel.get_by_role("button", name="Stacks").wait_for()
-    notebook.shoot("tabs-menu", panel)
 
     # Notifications: one of a kind, once the browser allows them.
     page, clicked = notebook.page, panel.get_by_role("button", name="Notify")
@@ -96,7 +94,7 @@ def test_every_tab_shows_its_part_of_the_run_at_two_widths(notebook: Any, record
     assert notebook.mistakes == []
 
 
-def test_the_log_stays_at_its_end_or_where_it_is_read(notebook: Any, record: Any, eventually: Any) -> None:
+def test_the_log_stays_at_its_end_or_where_it_is_read(notebook: Any, record: Any) -> None:
     run = record("talks")
     run.train(5, 5, time.time() - 60)
     run.files.log.write_text("".join(f"line {number}\n" for number in range(200)))
@@ -128,11 +126,10 @@ def test_the_log_stays_at_its_end_or_where_it_is_read(notebook: Any, record: Any
     panel.get_by_placeholder("Search the log").fill("LINE 31")
     see(panel, "11 lines of the last 320")
     assert box.locator("mark").count() == box.locator("[data-line]").count() == 11, "the other lines are hidden"
-    notebook.shoot("log-search", panel)
     assert notebook.mistakes == []
 
 
-def test_a_failure_can_be_copied_launched_again_and_resumed(notebook: Any, record: Any, eventually: Any) -> None:
+def test_a_failure_can_be_copied_launched_again_and_resumed(notebook: Any, record: Any) -> None:
     run, now = record("breaks"), time.time()
     run.train(5, 600, now - 2500)
     failure = {"rank": 1, "host": "node", "exitcode": 1, "message": "ValueError: boom", "traceback": "Traceback: boom"}
@@ -141,7 +138,6 @@ def test_a_failure_can_be_copied_launched_again_and_resumed(notebook: Any, recor
     panel = show(notebook, "breaks.ipynb", run.files)
     see(panel, "ValueError: boom")
     panel.locator(".nbt-chart").first.wait_for()
-    notebook.shoot("breaks", panel)
     panel.get_by_role("button", name="Copy", exact=True).first.click()
     eventually(
         lambda: "Traceback: boom" in notebook.page.evaluate("navigator.clipboard.readText()"), "the failure is copied"
@@ -155,7 +151,6 @@ def test_a_failure_can_be_copied_launched_again_and_resumed(notebook: Any, recor
     panel.get_by_role("button", name="Verify").click()
     see(panel, "✕ damaged")
     see(panel, "0 of 3 checkpoints whole")
-    notebook.shoot("damaged", panel)
     panel.get_by_role("button", name="Start").click()
     see(panel, "state.pt: is missing")
     assert notebook.mistakes == []

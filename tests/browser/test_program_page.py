@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pages import choose_checkpoint, find_nothing_serious, look_in_the_dark, see
+from pages import choose_checkpoint, eventually, find_nothing_serious, look_in_the_dark, see
 
 from nbtools.project import Project
 from nbtools.run.run import Run
@@ -42,14 +42,13 @@ def test_a_column_of_a_file_is_removed_by_a_click_and_put_back(notebook: Any) ->
     see(panel, "SUCCEEDED")
     panel.get_by_role("button", name="width").click()
     see(panel, "log.csv: width is not drawn")
-    notebook.shoot("file-columns", panel)
     find_nothing_serious(notebook, "panel", "aria-tab-name", "color-contrast")
     panel.get_by_role("button", name="width").click()
     see(panel, "log.csv: width is drawn")
 
 
 @pytest.mark.promise("any-script")
-def test_a_clicked_number_becomes_a_curve_and_stands_in_the_launcher_script(notebook: Any, eventually: Any) -> None:
+def test_a_clicked_number_becomes_a_curve_and_stands_in_the_launcher_script(notebook: Any) -> None:
     project = notebook.lab.project
     (project / "turning.py").write_text(TURNS)
     panel = notebook.run("turning.ipynb", LAUNCH_TURNS)
@@ -59,20 +58,17 @@ def test_a_clicked_number_becomes_a_curve_and_stands_in_the_launcher_script(note
     line = panel.locator(".nbt-log [data-line]", has_text="turn 295 of the wheel")
     line.get_by_role("button", name="0.5500").click()
     see(panel, "of the last 63 lines match")
-    notebook.shoot("log-number", panel)
     find_nothing_serious(notebook, "log", "aria-input-field-name", "label", "select-name")
     name = panel.get_by_label("Name", exact=True)
     name.fill("train/loss")
     name.press("Enter")
     see(panel, "step counts from 0 to 295")
-    notebook.shoot("log-curve", panel)
     panel.get_by_role("button", name="Keep").click()
     see(panel, "written into")
     script = read_script(project / "scripts" / "my_turns.py")
     assert script.program.curves == ("turn {step} of the wheel: {train/loss} in {_}",)
     panel.locator(".nbt-chart").first.wait_for()
     see(panel, "train/loss")
-    notebook.shoot("log-kept", panel)
     find_nothing_serious(notebook, "panel", "aria-tab-name", "color-contrast")
     panel.get_by_role("button", name="Remove").click()
     eventually(
@@ -95,22 +91,19 @@ def test_a_program_is_resumed_with_other_arguments_from_its_panel(notebook: Any)
     panel.locator(".nbt-chart").first.wait_for()
     panel.get_by_role("tab", name="Checkpoints").click()
     see(panel, "saved/ckpt_step60.pt")
-    notebook.shoot("program-checkpoints", panel)
     panel.get_by_role("button", name="Verify").click()
     see(panel, "3 of 3 checkpoints whole")
     choose_checkpoint(panel, "ckpt_step40")
     panel.get_by_label("Arguments").fill("--steps 90")
     see(panel, "Resume adds the arguments --steps 90")
-    notebook.shoot("program-fork", panel)
     panel.get_by_role("button", name="Start").click()
     see(panel, "at step 40: adds the arguments --steps 90")
     see(panel, "SUCCEEDED")
     see(panel, "saved/ckpt_step80.pt")
-    notebook.shoot("program-resumed", panel)
     assert notebook.mistakes == []
 
 
-def test_a_run_in_a_dark_page_shows_stacks_stops_and_is_launched_again(notebook: Any, eventually: Any) -> None:
+def test_a_run_in_a_dark_page_shows_stacks_stops_and_is_launched_again(notebook: Any) -> None:
     project, page = notebook.lab.project, notebook.page
     page.set_viewport_size({"width": 900, "height": 1300})
     shutil.copy(PROGRAMS / "fake_trainer.py", project / "scripts" / "pressed.py")

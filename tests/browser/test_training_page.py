@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from fixture_types import MonkeyPatch
-from pages import find_nothing_serious, look_in_the_dark, see
+from pages import eventually, find_nothing_serious, look_in_the_dark, see
 
 from nbtools.project import Project
 from nbtools.recipes import RECIPES
@@ -28,9 +28,7 @@ def project_with_texts(lab: Any) -> Project:
     return project
 
 
-def test_a_running_training_is_steered_and_each_change_is_a_flag(
-    notebook: Any, project_with_texts: Project, eventually: Any
-) -> None:
+def test_a_running_training_is_steered_and_each_change_is_a_flag(notebook: Any, project_with_texts: Project) -> None:
     project = project_with_texts
     values = {"max_steps": 100_000, "epochs": 100_000, "checkpoint_epochs": False, "sequence_length": 32}
     often = {"log_every": 20, "eval_every": 200, "checkpoint_every": 10_000, "lr_schedule": "constant"}
@@ -64,7 +62,6 @@ def test_a_running_training_is_steered_and_each_change_is_a_flag(
     see(panel, "paused by")
     at = run.events[-1].step
     panel.get_by_role("button", name="Continue").locator("visible=true").first.wait_for()
-    notebook.shoot("steer-paused", panel)
     look_in_the_dark(notebook, panel, "steer")
 
     notebook.start_cell(2)  # the kernel is busy from here on: another process continues the training
@@ -82,7 +79,6 @@ def test_a_running_training_is_steered_and_each_change_is_a_flag(
     panel = notebook.output(1)
     panel.get_by_role("tab", name="Config").click()
     see(panel, "Steered (")
-    notebook.shoot("steer", panel)
     assert {(event.action or event.field) for event in run.events if not event.refused} == {
         *("save", "learning_rate", "eval_every", "pause", "continue", "max_steps", "evaluate")
     }
@@ -125,7 +121,6 @@ def test_a_model_answers_in_the_page_and_without_a_kernel(
     form.get_by_role("button", name="Run").click()
     form.get_by_text("Unmasking, step by step").wait_for()
     form.get_by_role("button", name="Run", disabled=False).wait_for()
-    notebook.shoot("playground", form)
     find_nothing_serious(notebook, "playground", "label", "aria-input-field-name", "color-contrast")
     assert notebook.mistakes == []
 
@@ -133,4 +128,3 @@ def test_a_model_answers_in_the_page_and_without_a_kernel(
     stored = output.locator(".nbtools-no-kernel")
     stored.get_by_text("needs a kernel: run this cell again").wait_for()
     assert stored.locator(".nbtools-answers").inner_text().startswith("w1 w")
-    notebook.shoot("playground-without-kernel", output)

@@ -1,7 +1,4 @@
-"""Run directories of an earlier version, kept as data: they open, plot, resume and fork.
-
-`python tests/system/kept_runs/make.py` made them, each by a real launch.
-"""
+"""Run directories of an earlier version, each of a real launch, kept as data: they open, plot, resume and fork."""
 
 import json
 import os

@@ -9,6 +9,7 @@ import pytest
 from fixture_types import Configs, Lock, MonkeyPatch
 from permissions import nbtools
 
+from nbtools.cli.doctor import doctor
 from nbtools.config import Launch
 from nbtools.project import Project
 from nbtools.run.run import Run
@@ -37,7 +38,8 @@ def test_a_training_behind_links_launches_resumes_forks_plots_and_is_cleaned(
     linked: Path, read_only: Lock, monkeypatch: MonkeyPatch
 ) -> None:
     monkeypatch.chdir(linked)
-    env = {**os.environ, "PWD": str(linked)}
+    monkeypatch.setenv("PWD", str(linked))
+    env = {**os.environ}
     (linked / "scripts").chmod(0o755)
     read_only(linked / "scripts")
     first = nbtools("launch", "scripts/tiny.py", env=env, code=0).stdout.strip()
@@ -54,9 +56,8 @@ def test_a_training_behind_links_launches_resumes_forks_plots_and_is_cleaned(
     assert (linked / "scripts" / "tiny_2.py").is_file()
     steps = {row["id"]: row["step"] for row in json.loads(nbtools("runs", "--json", env=env, code=0).stdout)}
     assert steps == {first: 4, longer: 6, fork: 8}
-    findings = json.loads(nbtools("doctor", "--json", env=env, code=None).stdout)
-    checked = [found for found in findings if found["subject"] in ("project", "scripts/", "runs/")]
-    assert {found["level"] for found in checked} == {"ok"}
+    checked = [found for found in doctor() if found.subject in ("project", "scripts/", "runs/")]
+    assert {found.level for found in checked} == {"ok"}
     nbtools("clean", fork, longer, "--yes", env=env, code=0)
     assert [path.name for path in (linked / "runs").iterdir() if not path.name.startswith(".")] == [first]
 

@@ -6,21 +6,17 @@ The seeds are fixed, so that the same victims are chosen each time; when exactly
 """
 
 import contextlib
-import functools
-import os
 import random
 import subprocess
 import sys
 import time
 import warnings
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import psutil
 import pytest
 import torch
-from fixture_types import Start
+from launched import processes_of
 from safetensors.torch import load_file
 from tiny_mlm import tiny_mlm
 from waiting import eventually
@@ -33,12 +29,8 @@ from nbtools.run.run import Run
 from nbtools.run.state import RunState
 from nbtools.training.engine.checkpoint import load_state
 
-PROGRAMS = Path(__file__).parents[1] / "programs"
-
 pytestmark = [pytest.mark.soak, pytest.mark.timeout(3600)]
 
-
-# --- real training --------------------------------------------------------------------------------
 
 NUM_FAULTS = 20
 CONFIG = tiny_mlm(
@@ -107,14 +99,8 @@ def last_state(run: Run) -> dict[str, torch.Tensor]:
 
 def choose(run: Run, kernel: psutil.Process, chance: random.Random) -> tuple[str, psutil.Process] | None:
     """A living victim of a role that chance chose; None if that role is not filled right now."""
-    roles: dict[str, psutil.Process] = {"kernel": kernel}
-    for process in members(run.files):
-        with contextlib.suppress(psutil.Error):
-            command = " ".join(process.cmdline())
-            rank = process.environ().get("RANK")
-            name = f"rank {rank}" if rank else "supervisor" if "nbtools.launcher.supervisor" in command else "agent"
-            roles.setdefault(name, process)
-    role = chance.choice(["rank 0", "rank 1", "agent", "supervisor", "kernel"])
+    roles = {"kernel": kernel, **processes_of(run)}
+    role = chance.choice(["0", "1", "agent", "supervisor", "kernel"])
     return (role, roles[role]) if role in roles else None
 
 
@@ -161,52 +147,3 @@ def test_faults_change_no_weight(texts: Project, kernel: Callable[..., tuple[sub
     assert run.history["train/loss"].values.tolist() == undisturbed.history["train/loss"].values.tolist()
     for name in all_runs:
         eventually(lambda: not members(Run(name).files))  # noqa: B023
-
-
-# --- torch-free -----------------------------------------------------------------------------------
-
-NUM_KILLS = 200
-
-
-def disturb(supervised: Start, number: int) -> str:
-    """Start a run, kill some of its processes at a random moment, and have nothing left of it."""
-    chance = random.Random(number)
-    nproc = chance.choice([1, 2, 3])
-    agent = [sys.executable, PROGRAMS / "fake_agent.py", f"--nproc-per-node={nproc}", "--shutdown-timeout=2"]
-    program = [PROGRAMS / "fake_trainer.py", "--steps=60", "--checkpoint-every=5"]
-    if chance.random() < 0.25:
-        program = [PROGRAMS / "ignores_sigterm.py"]
-    restarts = {"max_restarts": chance.choice([0, 0, 1])}
-    run = supervised(*agent, *program, name=f"kill{number}", shutdown_timeout_s=2, launch=restarts)
-    time.sleep(chance.uniform(0, 2))
-    found = sorted(members(run.files), key=lambda process: process.pid)
-    victims = chance.sample(found, k=min(len(found), chance.choice([1, 1, 2])))
-    for victim in victims:
-        with contextlib.suppress(psutil.Error):
-            victim.send_signal(chance.choice([9, 9, 15]))
-    deadline = time.monotonic() + chance.uniform(0, 6)
-    while not run.state.is_final and time.monotonic() < deadline:
-        time.sleep(0.05)
-    run.stop()
-    eventually(lambda: not members(run.files))
-    assert run.state.is_final
-    return str(run.state)
-
-
-def test_nothing_is_left_of_two_hundred_runs_that_were_killed_at_random(supervised: Start) -> None:
-    with ThreadPoolExecutor(4) as threads:
-        ended = list(threads.map(functools.partial(disturb, supervised), range(NUM_KILLS)))
-    counts = {state: ended.count(state) for state in sorted(set(ended))}
-    print(f"\n{len(ended)} runs: {counts}")
-    assert len(counts) > 1, "all ended alike: the faults did not hit"
-    left = [
-        process for process in psutil.process_iter() if "/kill" in (_environment(process).get("NBTOOLS_RUN_DIR", ""))
-    ]
-    assert [process for process in left if process.pid != os.getpid()] == []
-
-
-def _environment(process: psutil.Process) -> dict[str, str]:
-    try:
-        return process.environ()
-    except psutil.Error:
-        return {}

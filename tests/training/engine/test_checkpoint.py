@@ -236,14 +236,6 @@ def test_a_missing_checkpoint_is_a_clear_error(folder: Path) -> None:
         checkpoint.open_verified(folder / "step-000200")
 
 
-def test_weights_of_another_model_are_refused(folder: Path, model: ModernBertForMaskedLM) -> None:
-    path = save(folder, model, 5)
-    with pytest.raises(CheckpointError, match="of another model"):
-        checkpoint.load_weights(tiny_model(vocab_size=60), path / "model")
-    with pytest.raises(CheckpointError, match="is missing"):
-        checkpoint.load_weights(tiny_model(num_hidden_layers=2), path / "model")
-
-
 def test_a_resumed_optimizer_has_its_moments_and_the_config_s_settings() -> None:
     def optimizer(model: torch.nn.Module, weight_decay: float) -> Optimizer:
         return Optimizer(model, TrainConfig(weight_decay=weight_decay), 10, torch.device("cpu"))

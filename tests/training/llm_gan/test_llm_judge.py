@@ -321,6 +321,6 @@ def test_in_the_game_it_gets_better_by_its_own_verdicts_alone(
     discriminator, draw, held_out = warmed_up(*python_text, seed, 40)
     before = accuracy(discriminator, held_out)
     optimizer = torch.optim.AdamW(discriminator.parameters(), lr=3e-4)
-    for _ in range(150):
+    for _ in range(110):
         learn(discriminator, draw(python_text[1].train, 32), optimizer, supervised=False)
     assert accuracy(discriminator, held_out) > max(before + 0.02, 0.7)

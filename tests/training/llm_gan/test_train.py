@@ -158,11 +158,11 @@ def test_the_divergence_from_the_start_is_that_of_the_distributions_of_all_texts
     trained: Train, cpu_project: Project
 ) -> None:
     """Of four symbols and four places there are 256 texts: their sum is exact, and the metric its estimate."""
-    few = {"num_symbols": 4, "sequence_length": 4, "eval_samples": 2000, "temperature": 0.7, "checkpoint_every": 4}
+    few = {"num_symbols": 4, "sequence_length": 4, "temperature": 0.7, "checkpoint_every": 4, "eval_every": 8}
     first = trained(tiny(**few, objective="likelihood", max_steps=4)).checkpoint(4) / "model/generator"
     weights = load_file(first / "model.safetensors")
     torch.save(weights | {"lm_head.weight": weights["transformer.wte.weight"]}, cpu_project.root / "start.pt")
-    config = tiny(**few, objective="likelihood", warmup_learning_rate=1e-2)
+    config = tiny(**few, objective="likelihood", warmup_learning_rate=1e-2, eval_samples=2000)
     straight = trained(config, cpu_project.root / "start.pt")
     resumed = trained(config, straight.checkpoint(4))
     texts_NT, last = torch.cartesian_prod(*[torch.arange(3, 7)] * 4), straight.checkpoint(8) / "model/generator"
