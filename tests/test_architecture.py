@@ -202,6 +202,16 @@ def test_no_circle_of_folders() -> None:
     assert circle_of({folder: others - {folder} for folder, others in graph.items()}) == []
 
 
+def test_a_circle_is_found() -> None:
+    assert set(circle_of({"a": {"b"}, "b": {"c"}, "c": {"a", "d"}, "d": set()})) == {"a", "b", "c"}
+    assert circle_of({"a": {"b", "c"}, "b": {"c"}}) == []
+
+
+def test_a_call_of_import_module_counts_as_an_import() -> None:
+    called = {item.module for item in imports_of(PACKAGE / "training" / "__init__.py") if item.by_name}
+    assert called == {"nbtools.training.engine.flags", "nbtools.training.engine.worker"}
+
+
 def test_packages_import_downwards_only() -> None:
     wrong = [
         f"{inside(path)}:{line}: {inside(target)}"
@@ -315,6 +325,15 @@ def lines_of_code(path: Path) -> int:
     tokens = tokenize.generate_tokens(io.StringIO(text).readline)
     found = {line for part in tokens if part.type not in _NO_CODE for line in range(part.start[0], part.end[0] + 1)}
     return len(found - documented)
+
+
+def test_lines_without_code_do_not_count(tmp_path: Path) -> None:
+    (tmp_path / "a.py").write_text(
+        '"""Text.\n\nMore."""\n\n# why\nx = """a\nb"""\n\n\ndef f():\n    """Docs."""\n    return 1\n'
+    )
+    (tmp_path / "a.js").write_text("// why\n\nlet a = 1;\n")
+    assert lines_of_code(tmp_path / "a.py") == 4
+    assert lines_of_code(tmp_path / "a.js") == 1
 
 
 MOST_LINES = {"nbtools": 38_710, "tests": 46_471}

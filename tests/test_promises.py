@@ -1,6 +1,8 @@
 """Every promise has a test that runs, and a table can be made of them."""
 
-from promises import FAULTS, GUIDES, REFUSED, SAFETY, SLURM, TESTS, shown_by, table
+from pathlib import Path
+
+from promises import FAULTS, GUIDES, REFUSED, SAFETY, SLURM, TESTS, running_tests, shown_by, table
 
 
 def test_all_promises_are_listed() -> None:
@@ -36,3 +38,35 @@ def test_a_table_names_the_promise_its_outcome_and_its_tests() -> None:
     (row,) = (line for line in table("faults").splitlines() if line.startswith("| 17 |"))
     assert FAULTS["fault-17"][0] in row and FAULTS["fault-17"][1] in row
     assert all(f"`{name}`" in row for name in shown_by()["fault-17"])
+
+
+def test_a_promise_whose_test_never_runs_would_be_noticed(tmp_path: Path) -> None:
+    path = tmp_path / "test_x.py"
+    text = (
+        "import pytest\n"
+        "@pytest.mark.skip(reason='x')\ndef test_a(): ...\n"
+        "@pytest.mark.xfail\ndef test_b(): ...\n"
+        "def test_c():\n    pytest.skip('later')\n"
+        "@pytest.mark.skipif(True, reason='x')\ndef test_d(): ...\n"
+        "def helper(): ...\n"
+    )
+    path.write_text(text)
+    assert running_tests(path).keys() == {"test_d"}
+    path.write_text("pytestmark = [pytest.mark.skip]\n" + text)
+    assert running_tests(path) == {}
+
+
+def test_a_test_that_needs_something_of_the_machine_does_not_run_everywhere(tmp_path: Path) -> None:
+    path = tmp_path / "test_x.py"
+    text = (
+        "import pytest\n"
+        "@pytest.mark.needs('mount')\ndef test_a(): ...\n"
+        "@pytest.mark.gpu(on_cpu=True)\ndef test_b(): ...\n"
+        "@pytest.mark.parametrize('x', [pytest.param(1, marks=pytest.mark.needs('mount'))])\ndef test_c(x): ...\n"
+        "@pytest.mark.parametrize('x', [0, pytest.param(1, marks=pytest.mark.needs('mount'))])\ndef test_d(x): ...\n"
+    )
+    path.write_text(text)
+    assert running_tests(path).keys() == {"test_a", "test_b", "test_c", "test_d"}
+    assert running_tests(path, everywhere=True).keys() == {"test_d"}
+    path.write_text("pytestmark = [pytest.mark.gpu]\n" + text)
+    assert running_tests(path, everywhere=True) == {}

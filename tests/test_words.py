@@ -86,3 +86,22 @@ def test_docstrings_have_a_subject() -> None:
         name = path.relative_to(ROOT).as_posix()
         wrong += [f"{name}:{line}: {why}" for line, why in wrong_docstrings(path.read_text(encoding="utf-8"))]
     assert wrong == []
+
+
+def test_docstrings_without_a_subject_are_found_below_names_and_definitions() -> None:
+    source = (
+        '"""By default none."""\nSIZE = 3\n"""Of a legend."""\n"""Offered names."""\nclass A:\n    """What it is."""\n'
+    )
+    assert wrong_docstrings(source) == [(3, "Of"), (4, "a second docstring"), (6, "What")]
+
+
+def test_every_kind_of_file_is_read() -> None:
+    names = {path.relative_to(ROOT).as_posix() for path in product()}
+    notebook = "notebooks/01_launch_ddp.ipynb"
+    assert {"README.md", "nbtools/run/run.py", "nbtools/cli/README.md", "scripts/lab.sh", ".ci/run", notebook} <= names
+    assert any("nt.ConfigForm" in line for _, line in lines_of(ROOT / notebook))
+
+
+def test_words_are_found_whole_in_any_case_and_within_identifiers() -> None:
+    assert found_in("Nobody opens the pen_holder", WORDS + METAPHORS) == ["Nobody", "pen"]
+    assert found_in("open renewed passageway expends", WORDS + METAPHORS) == []
