@@ -54,6 +54,7 @@ def look_in_the_dark(notebook: Any, where: Locator, name: str) -> None:
     notebook.page.wait_for_timeout(500)  # widgets are drawn again
     found = where.evaluate(WRONG_IN_DARK)
     assert not found, (name, found)
+    notebook.shoot(f"{name}-900", where)
     notebook.theme("Light")
     notebook.page.set_viewport_size(before)
 

@@ -1,5 +1,6 @@
 """A real JupyterLab on a copy of the project, and a page in headless Chromium that acts as a person would."""
 
+import os
 import shutil
 import time
 from collections.abc import Callable, Iterator
@@ -17,6 +18,8 @@ from nbtools.rundir.lock import acquire_lock
 from nbtools.rundir.rundir import RunDir
 
 ROOT = Path(__file__).resolve().parents[2]
+# Read at import: the tests themselves run without any NBTOOLS_ variable.
+SCREENSHOTS = os.environ.get("NBTOOLS_SCREENSHOTS")
 # Opening a notebook connects a kernel some time after its cells appear; what is run before is lost without a word.
 READY = """async () => {
   const widget = window.jupyterapp?.shell.currentWidget;
@@ -158,6 +161,18 @@ class Notebook:
         """Locator of the outputs of a cell, scrolled into view (JupyterLab draws only what is in view)."""
         self.page.evaluate("index => window.jupyterapp.shell.currentWidget.content.scrollToItem(index)", index)
         return self.page.locator(f"{SHOWN} .jp-Cell[data-windowed-list-index='{index}'] .jp-Cell-outputArea")
+
+    def shoot(self, name: str, target: Any) -> None:
+        """Save pictures of `target` in both themes, if a folder for them was named."""
+        if SCREENSHOTS is None:
+            return
+        target.scroll_into_view_if_needed()
+        for theme, suffix in (("Dark", "dark"), ("Light", "light")):
+            self.theme(theme)
+            self.page.wait_for_timeout(500)
+            self.page.mouse.move(0, 0)
+            target.scroll_into_view_if_needed()
+            target.screenshot(path=Path(SCREENSHOTS) / f"{name}-{suffix}.png", animations="disabled")
 
 
 @pytest.fixture(scope="session")

@@ -63,6 +63,7 @@ def test_the_board_sorts_groups_labels_opens_deletes_and_is_stored(notebook: Any
     board.get_by_text("What differs").locator("visible=true").wait_for()
     assert "of 400" in board.inner_text()
     assert WITHOUT_NAME.findall(board.aria_snapshot()) == [], "every control has a name"
+    notebook.shoot("board", board)
     look_in_the_dark(notebook, board, "board")
 
     place = board.locator(".nbt-chart canvas").first.bounding_box()
@@ -94,6 +95,7 @@ def test_the_board_sorts_groups_labels_opens_deletes_and_is_stored(notebook: Any
     board.get_by_label("Group by").select_option("learning_rate")
     eventually(lambda: "learning_rate 0.003 · 7 runs" in legend.inner_text(), "the mean of the drawn runs of a group")
     assert legend.locator(".nbt-entry").count() == 3
+    notebook.shoot("board-groups", board)
     board.get_by_role("button", name="learning_rate 0.003 · 12 runs", exact=True).click()
     eventually(lambda: legend.locator(".nbt-entry").count() == 9, "each run of an opened group")
     board.get_by_role("button", name="Curves of learning_rate 0.003 · 12 runs").click()
@@ -104,6 +106,7 @@ def test_the_board_sorts_groups_labels_opens_deletes_and_is_stored(notebook: Any
     assert point.get_attribute("aria-pressed") == "true"
     point.press("Enter")
     eventually(lambda: point.get_attribute("aria-pressed") == "false", "a point hides its run")
+    notebook.shoot("board-grouped", board)
     point.press("Enter")
     eventually(lambda: point.get_attribute("aria-pressed") == "true", "and shows it again")
     board.get_by_label("Group by").select_option("nothing")

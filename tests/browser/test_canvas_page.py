@@ -124,6 +124,7 @@ def test_the_canvas_in_jupyterlab(notebook: Any, run: RunDir) -> None:
         notebook.page.keyboard.press(key)
     eventually(lambda: not canvas.panel.locator(".nbt-chip").is_visible(), "all is shown")
     assert notebook.page.locator(".jp-Dialog").count() == 0
+    notebook.shoot("canvas", canvas.panel)
 
     # a busy kernel: pointer and zoom still answer
     notebook.start_cell(1)

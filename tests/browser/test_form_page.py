@@ -38,6 +38,7 @@ def test_without_its_kernel_a_form_is_one_sentence_and_no_broken_icon(notebook: 
     assert not sentence().is_visible()
     form.get_by_label("learning_rate", exact=True).fill("-1")
     see(form, "Cannot write or launch")
+    notebook.shoot("form-mistake", form)
     find_nothing_serious(notebook, "form", "label", "select-name", "color-contrast")
     notebook.command("docmanager:save")
 
@@ -47,10 +48,12 @@ def test_without_its_kernel_a_form_is_one_sentence_and_no_broken_icon(notebook: 
     icons = "all => all.map(e => getComputedStyle(e, '::before').content).filter(icon => icon !== 'none')"
     assert notebook.output(0).locator(".jupyter-widgets-disconnected").count() > 50
     assert notebook.output(0).locator(".jupyter-widgets-disconnected").evaluate_all(icons) == []
+    notebook.shoot("form-after-restart", notebook.output(0))
 
     notebook.reload()  # the notebook as it was saved, with a kernel that knows nothing of the form
     sentence().wait_for()
     assert not notebook.output(0).get_by_text("not found").is_visible()
+    notebook.shoot("form-reopened", notebook.output(0))
 
     notebook.run_cell(0)
     notebook.output(0).locator(".nbtools-form").get_by_role("button", name="Write script").wait_for()
@@ -65,11 +68,13 @@ def test_own_table_is_launched_on_its_columns_with_three_clicks(notebook: Any) -
     form = notebook.run("new.ipynb", "import nbtools as nt\nform = nt.new()\nform").locator(".nbtools-form").first
     try:
         form.get_by_role("button", name="Text classification").wait_for()
+        notebook.shoot("form-new", form)
         find_nothing_serious(notebook, "new", "button-name")
         _choose_card(form, "Text classification")
         form.get_by_label("file", exact=True).select_option(label=_label(form, "answers.csv"))
         form.locator("th.nbtools-named", has_text="what was said").wait_for()
         form.get_by_text("<b>words</b> number 4 of a text").wait_for()
+        notebook.shoot("form-data", form)
         form.get_by_role("button", name="Launch").click()
         form.get_by_text("Launched 2").wait_for()
         top = "document.querySelector('.nbtools-form .nbtools-live')?.getBoundingClientRect().top"
@@ -129,6 +134,7 @@ def test_the_arguments_of_a_program_are_rows_that_write_its_command_line(noteboo
     words = form.get_by_label("args", exact=True)
     assert words.input_value() == "--epochs 3"
     assert form.get_by_label("epochs").input_value() == "3"
+    notebook.shoot("form-program", form)
     # Those of the launch are two; those of the arguments are as many as there are groups.
     assert_columns_follow_the_width(notebook, form, {1600: 2, 1200: 2, 900: 1})
 
@@ -149,6 +155,7 @@ def test_the_arguments_of_a_program_are_rows_that_write_its_command_line(noteboo
     notebook.page.wait_for_function("() => [...document.querySelectorAll('input')].some(e => e.value === '0.5')")
     assert [form.get_by_label(name, exact=True).input_value() for name in ("epochs", "lr")] == ["7", "0.5"]
     notebook.page.set_viewport_size({"width": 900, "height": 1000})
+    notebook.shoot("form-program-900", form)
     notebook.theme("Dark")
     for element in (form.get_by_label("epochs"), form.locator(".nbtools-note").first):
         text, ground = element.evaluate(BRIGHTNESS)

@@ -57,11 +57,14 @@ def test_from_run_all_to_a_run_that_outlives_its_kernel(notebook: Any) -> None:
     notebook.output(CELLS["attach"]).locator("[data-mime-type='image/png'] img").wait_for()
     notebook.output(CELLS["form"]).get_by_text("needs a kernel").wait_for()
     assert page.get_by_text("Error displaying widget").count() == 0
+    notebook.shoot("stored", page.locator(".jp-NotebookPanel"))
 
     # Run all: the panel is live while the cell that waits for the run blocks the kernel.
     page.evaluate("() => { window.jupyterapp.commands.execute('notebook:run-all-cells') }")
     form = notebook.output(CELLS["form"]).locator(".nbtools-form")
     form.get_by_role("button", name="Launch").wait_for()
+    notebook.shoot("form", form)
+    notebook.shoot("notebook", page.locator(".jp-NotebookPanel"))
     panel = notebook.output(CELLS["watch"])
     see(panel, "RUNNING")
     picture(panel).wait_for()
@@ -69,6 +72,7 @@ def test_from_run_all_to_a_run_that_outlives_its_kernel(notebook: Any) -> None:
     eventually(lambda: run.step >= 20, "20 steps", TRAINING_S)
     assert changes(panel)
     assert not run.state.is_final, "the training was over before the page was looked at"
+    notebook.shoot("running", panel)
 
     eventually(lambda: run.state.is_final, "the training ends", TRAINING_S)
     assert run.state is RunState.SUCCEEDED
@@ -76,6 +80,7 @@ def test_from_run_all_to_a_run_that_outlives_its_kernel(notebook: Any) -> None:
     notebook.wait_ready()
     notebook.output(CELLS["result"]).get_by_text("nats better").wait_for()
     assert page.locator("[data-mime-type='application/vnd.jupyter.stderr']").count() == 0
+    notebook.shoot("finished", notebook.output(CELLS["attach"]))
 
     # The buttons: a run that would last for hours, started twice and still one.
     form = notebook.output(CELLS["form"]).locator(".nbtools-form")
@@ -98,6 +103,7 @@ def test_from_run_all_to_a_run_that_outlives_its_kernel(notebook: Any) -> None:
     assert changes(form)
     started = [run.name for run in runs(project) if run.id not in earlier]
     assert started == ["long_run", "mlm_pretraining"]
+    notebook.shoot("launched", form)
 
     # A new kernel knows nothing, and one cell brings everything back.
     notebook.restart_kernel()
@@ -107,10 +113,12 @@ def test_from_run_all_to_a_run_that_outlives_its_kernel(notebook: Any) -> None:
     see(panel, long_run.id)
     see(panel, "RUNNING")
     assert changes(panel)
+    notebook.shoot("reattached", panel)
 
     panel.get_by_role("button", name="Stop").click()
     eventually(lambda: long_run.state is RunState.STOPPED, "the run stops")
     see(panel, "STOPPED")
     assert long_run.checkpoints[-1].step == long_run.step
     picture(panel).wait_for()
+    notebook.shoot("stopped", panel)
     assert notebook.mistakes == []

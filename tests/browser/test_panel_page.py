@@ -32,6 +32,7 @@ def test_a_panel_without_kernel_is_a_picture_and_a_sentence(fresh_notebook: Any,
     eventually(lambda: picture_in(notebook) is not None, "the output has a static picture")
     assert_live_curves(panel)
     assert not panel.get_by_text(sentence).is_visible()
+    notebook.shoot("live", panel)
     first, size = picture_in(notebook), 0
     for last in (800, 1000):  # the static picture follows, and replaces the earlier one
         run.train(last - 195, last, now - 1500)
@@ -45,10 +46,12 @@ def test_a_panel_without_kernel_is_a_picture_and_a_sentence(fresh_notebook: Any,
 
     notebook.restart_kernel()
     assert_without_kernel(panel, sentence, "step 1,000 of 2,000")
+    notebook.shoot("after-restart", panel)
 
     notebook.reload()  # a notebook that was saved during the run, with a kernel that knows nothing of it
     panel = notebook.output(0)
     assert_without_kernel(panel, sentence, "step 1,000 of 2,000")
+    notebook.shoot("reopened", panel)
 
     notebook.run_cell(0)
     panel = notebook.output(0)
@@ -63,8 +66,10 @@ def test_a_panel_without_kernel_is_a_picture_and_a_sentence(fresh_notebook: Any,
     notebook.command("docmanager:save")
     notebook.restart_kernel()
     assert_without_kernel(panel, note, "Succeeded")
+    notebook.shoot("ended-restart", panel)
     notebook.reload()
     assert_without_kernel(notebook.output(0), note, "Succeeded")
+    notebook.shoot("ended-reopened", notebook.output(0))
 
 
 def stored(notebook: Any, kind: str) -> list[Any]:
@@ -148,6 +153,7 @@ def test_what_a_training_shows_can_be_played_and_stays(notebook: Any, record: An
     see(panel, "smith and farmer 19")
     assert panel.get_by_text("smith and farmer 20").count() == 0
     see(panel, "and 5 more rows")
+    notebook.shoot("media", panel)
 
     def state() -> int:
         slider = panel.locator(".widget-hslider", has_text="Frame")
@@ -166,6 +172,7 @@ def test_what_a_training_shows_can_be_played_and_stays(notebook: Any, record: An
     panel.get_by_role("tab", name="Samples").wait_for()  # which the widgets cover
     see(panel, "smith and farmer 19")
     assert panel.locator(".widget-play").locator("visible=true").count() == 1, "what can be played still can"
+    notebook.shoot("media-ended", panel)
     assert notebook.mistakes == []
 
 
@@ -205,6 +212,7 @@ def test_hostile_text_is_literal_on_the_page_and_exported(notebook: Any, browser
         assert_literal(page)
         for index in (0, 3):
             assert notebook.output(index).get_by_text(HOSTILE).count() >= 5
+        notebook.shoot("hostile", notebook.output(0))
         notebook.command("docmanager:save")
         assert notebook.mistakes == []
     finally:

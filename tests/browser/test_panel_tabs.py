@@ -61,8 +61,10 @@ def test_every_tab_shows_its_part_of_the_run_at_two_widths(notebook: Any, record
         for tab, text in parts.items():
             panel.get_by_role("tab", name=tab).click()
             see(panel, text)
+            notebook.shoot(f"tabs-{width}-{tab.lower()}", panel)
     panel.get_by_role("button", name="Menu").click()
     panel.get_by_role("button", name="Stacks").wait_for()
+    notebook.shoot("tabs-menu", panel)
 
     # Notifications: one of a kind, once the browser allows them.
     page, clicked = notebook.page, panel.get_by_role("button", name="Notify")
@@ -126,6 +128,7 @@ def test_the_log_stays_at_its_end_or_where_it_is_read(notebook: Any, record: Any
     panel.get_by_placeholder("Search the log").fill("LINE 31")
     see(panel, "11 lines of the last 320")
     assert box.locator("mark").count() == box.locator("[data-line]").count() == 11, "the other lines are hidden"
+    notebook.shoot("log-search", panel)
     assert notebook.mistakes == []
 
 
@@ -138,6 +141,7 @@ def test_a_failure_can_be_copied_launched_again_and_resumed(notebook: Any, recor
     panel = show(notebook, "breaks.ipynb", run.files)
     see(panel, "ValueError: boom")
     panel.locator(".nbt-chart").first.wait_for()
+    notebook.shoot("breaks", panel)
     panel.get_by_role("button", name="Copy", exact=True).first.click()
     eventually(
         lambda: "Traceback: boom" in notebook.page.evaluate("navigator.clipboard.readText()"), "the failure is copied"
@@ -151,6 +155,7 @@ def test_a_failure_can_be_copied_launched_again_and_resumed(notebook: Any, recor
     panel.get_by_role("button", name="Verify").click()
     see(panel, "✕ damaged")
     see(panel, "0 of 3 checkpoints whole")
+    notebook.shoot("damaged", panel)
     panel.get_by_role("button", name="Start").click()
     see(panel, "state.pt: is missing")
     assert notebook.mistakes == []

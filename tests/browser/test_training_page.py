@@ -62,6 +62,7 @@ def test_a_running_training_is_steered_and_each_change_is_a_flag(notebook: Any, 
     see(panel, "paused by")
     at = run.events[-1].step
     panel.get_by_role("button", name="Continue").locator("visible=true").first.wait_for()
+    notebook.shoot("steer-paused", panel)
     look_in_the_dark(notebook, panel, "steer")
 
     notebook.start_cell(2)  # the kernel is busy from here on: another process continues the training
@@ -79,6 +80,7 @@ def test_a_running_training_is_steered_and_each_change_is_a_flag(notebook: Any, 
     panel = notebook.output(1)
     panel.get_by_role("tab", name="Config").click()
     see(panel, "Steered (")
+    notebook.shoot("steer", panel)
     assert {(event.action or event.field) for event in run.events if not event.refused} == {
         *("save", "learning_rate", "eval_every", "pause", "continue", "max_steps", "evaluate")
     }
@@ -121,6 +123,7 @@ def test_a_model_answers_in_the_page_and_without_a_kernel(
     form.get_by_role("button", name="Run").click()
     form.get_by_text("Unmasking, step by step").wait_for()
     form.get_by_role("button", name="Run", disabled=False).wait_for()
+    notebook.shoot("playground", form)
     find_nothing_serious(notebook, "playground", "label", "aria-input-field-name", "color-contrast")
     assert notebook.mistakes == []
 
@@ -128,3 +131,4 @@ def test_a_model_answers_in_the_page_and_without_a_kernel(
     stored = output.locator(".nbtools-no-kernel")
     stored.get_by_text("needs a kernel: run this cell again").wait_for()
     assert stored.locator(".nbtools-answers").inner_text().startswith("w1 w")
+    notebook.shoot("playground-without-kernel", output)
