@@ -31,8 +31,6 @@ from trainings import (
 AOT_EAGER = "import nbtools.training.engine.optimizer as compiling\ncompiling.COMPILER = 'aot_eager'\n"
 """Before a script starts: all of the compilation but the C++ compiler."""
 ADAPTER = "masked_diffusion, an adapter of a LLaDA"
-OTHER_BLOCKS = [name for name in RECIPES if name != "mlm_pretraining"]
-"""`mlm_pretraining` has the blocks of `masked_diffusion`; it is compiled for the processor below."""
 
 
 def config_of(name: str, steps: int, **changes: Any) -> TrainConfig:
@@ -51,8 +49,8 @@ def graphs_said(log: str) -> list[int]:
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "nproc", "steps", "more", "tolerance"),
-    [*((name, 1, 8, FLOAT64, 1e-9) for name in OTHER_BLOCKS), (ADAPTER, 2, 20, SAME_ADAPTER, 1e-5)],
-    ids=[*OTHER_BLOCKS, ADAPTER],
+    [*((name, 1, 8, FLOAT64, 1e-9) for name in RECIPES), (ADAPTER, 2, 20, SAME_ADAPTER, 1e-5)],
+    ids=[*RECIPES, ADAPTER],
 )
 def test_losses_of_compiled_shards_are_those_of_eager_ddp(
     start: ByHand,
