@@ -31,8 +31,11 @@ _OBJECT: Final = re.compile(r"[\w.]+\(\w+=|\(\w+\): |Average ")
 _PIPED: Final = re.compile(r"(\d+)\|(\d+)\|(?=[^\W\d])")
 """The epoch and the step of torchtune: `1|20|Loss: 2.31`."""
 _LIST: Final = re.compile(r"(?:np\.float\d\d\(|\)?,? ?(?:(?:np\.|numpy\.)?float\d\d\()?)$")
-_IN_NAME: Final = re.compile(r"[A-Za-z_@]\d+\w*(?:/(?=[A-Za-z])|[:='\"@(]|\s[:=]|\s(?=[(\[]?[-+.]?\d)|-\d+\b)")
-"""The digits of a name, as in `Acc@1 71.5`."""
+_IN_NAME: Final = re.compile(
+    r"[A-Za-z_@]\d+\w*(?:/(?=[A-Za-z])|[:='\"@(]|\s[:=]|\s(?=[(\[]?[-+.]?\d)|-\d+\b)"
+    r"|[\s,;(]\d{1,3}(?![hms]:)[A-Za-z]{1,4}[:=] ?[-+.]?\d"
+)
+"""The digits of a name, as in `Acc@1 71.5` and `3px: 0.9`."""
 _BAR: Final = re.compile(r"%\|[^|]*\| *\d|\d/\d+ \[[^\]]*(?:it/s|s/it|\?)|\d+/\d+ [\[━╸╺─]{1}|step/s|ms/step")
 _SAMPLES: Final = re.compile(r"Train Epoch: #? ?\d+ \[ ?\d+/\d+ \(\d+%\)\]|loss: \S+ +\[ ?\d+/ ?\d+\]$")
 CHANGE: Final = re.compile(r"\s*(?:-+>|=+>|→|to\b)\s*")

@@ -185,7 +185,11 @@ class LinePlans:
         numbers = {start for start, *_ in numbers_in(text)}  # no part of a time
         found = replace(own[0][1], values=tuple(slot for slot in own[0][1].values if slot.start in numbers))
         if reading is not None and reading.values and reading.counters:
-            return reading
+            slots = (slot for each in (*reading.values, *reading.counters) for slot in (each, each.total) if slot)
+            taken = {key for slot in slots for key in (slot.end, slot.name.lower())}
+            more = (slot for slot in found.values if slot.end not in taken and slot.name.lower() not in taken)
+            more = (slot for slot in more if not text[: slot.start].endswith("("))  # the mean of the value before
+            return replace(reading, values=(*reading.values, *more))
         if reading is not None and len(found.values) < len(reading.values):
             return reading
         split = reading.split if reading else split_of(text.split()[:1], None)

@@ -129,7 +129,7 @@ def _parts(node: ast.expr, function: ast.AST, depth: int = 0) -> list[Part]:
             return _filled(_FIELDS, text, node.args, {each.arg or "": each.value for each in node.keywords}, function)
         case ast.IfExp(body=ast.Constant(value=str()), orelse=ast.Constant(value=str())):
             return [node]
-        case ast.Name(id=name) if depth < 3 and (own := _assigned(name, function)) is not None:
+        case ast.Name() if depth < 3 and (own := _assigned(node, function)) is not None:
             return _parts(own, function, depth + 1)
     return [(node, False)]
 
@@ -140,16 +140,17 @@ def _value(node: ast.expr, is_number: bool, function: ast.AST, depth: int = 0) -
     return _parts(node, function, depth) if is_text else [(node, is_number)]
 
 
-def _assigned(name: str, function: ast.AST) -> ast.expr | None:
-    """Return the text that a name has got in a function, if it is put together of others."""
+def _assigned(name: ast.Name, function: ast.AST) -> ast.expr | None:
+    """Return the text that a name has got in a function before it is used, if it is put together of others."""
+    found: list[ast.expr] = []
     for node in ast.walk(function):
-        if isinstance(node, ast.Assign) and any(isinstance(t, ast.Name) and t.id == name for t in node.targets):
+        if isinstance(node, ast.Assign) and any(isinstance(t, ast.Name) and t.id == name.id for t in node.targets):
             match node.value:
                 case ast.JoinedStr() | ast.IfExp() | ast.BinOp(left=ast.Constant(value=str())):
-                    return node.value
+                    found.append(node.value)
                 case ast.Call(func=ast.Attribute(attr="format")):
-                    return node.value
-    return None
+                    found.append(node.value)
+    return max(found, key=lambda text: (text.lineno <= name.lineno, text.lineno), default=None)
 
 
 def _filled(

@@ -99,9 +99,10 @@ def _is_part(drawn: dict[int, float], wanted: dict[int, float]) -> bool:
 
 
 def _fits(name: str, curve: dict[str, Any]) -> bool:
-    """Whether a name has a word of the curve."""
+    """Whether a name has a word of the curve, or the standard name of an abbreviation."""
     plain = "".join(c for c in name.lower() if c.isalnum())
-    return any(word in plain for word in curve["names"])
+    standard = {"ppl": "perplexity", "lr": "learningrate", "gnorm": "gradnorm", "acc": "accuracy", "acc1": "accuracy"}
+    return any(word in plain or standard.get(word, word) in plain for word in curve["names"])
 
 
 def _verdict(name: str, series: Any, curve: dict[str, Any], accept: dict[str, Any]) -> tuple[int, str] | None:

@@ -37,6 +37,14 @@ def log(tmp_path: Path) -> Path:
             {"eval/best_accuracy": ("epoch", [1, 2], [0.51, 0.61]), "train/loss": ("epoch", [1, 2], [0.9, 0.8])},
         ),
         (
+            "step 10 loss 0.9, 1px: 0.5, 3px=70.5%\nstep 20 loss 0.8, 1px: 0.6, 3px=81.5%\n",
+            {
+                "train/loss": ("step", [10, 20], [0.9, 0.8]),
+                "1px": ("step", [10, 20], [0.5, 0.6]),
+                "3px": ("step", [10, 20], [70.5, 81.5]),
+            },
+        ),
+        (
             "step 0 loss 1.5\nstep 1 loss 0.5\nRuntimeError: [/a/pair.cc:537] Read error [10.0.0.1]:2500: reset\n",
             {"train/loss": ("step", [0, 1], [1.5, 0.5])},
         ),
@@ -266,13 +274,16 @@ def test_pattern_of_the_user_comes_before_everything_else(log: Path) -> None:
     assert curves_of(log, text) == {"train/loss": ("step", [3, 4], [7.5, 7.1])}
 
 
-def test_template_reads_what_no_grammar_reads_and_adds_nothing_to_other_lines(log: Path) -> None:
+def test_template_reads_what_no_grammar_reads_but_no_running_mean(log: Path) -> None:
     text = "".join(f"at {n} we saw {1 / n:.3f} nats\n" for n in range(1, 4))
     templates = ["at {step} we saw {nll} nats", "step {step} loss {loss} ({mean})"]
     assert curves_of(log, text) == {}
     assert curves_of(log, text, templates=templates) == {"nll": ("step", [1, 2, 3], [1.0, 0.5, 0.333])}
     text = "step 1 loss 1.5 (1.7)\nstep 2 loss 1.2 (1.6)\n"
     assert [*curves_of(log, text, templates=templates)] == ["train/loss"]
+    text, templates = "step 1 loss 1.5=1.1 + 0.4\nstep 2 loss 1.2=0.9 + 0.3\n", ["step {step} loss {loss}={nll} + {kl}"]
+    found = {name: values for name, (_, _, values) in curves_of(log, text, templates=templates).items()}
+    assert found == {"train/loss": [1.5, 1.2], "nll": [1.1, 0.9], "kl": [0.4, 0.3]}
 
 
 def test_kinds_say_what_reads_each_line_and_what_counts(log: Path) -> None:

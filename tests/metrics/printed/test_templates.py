@@ -28,6 +28,7 @@ def templates(folder: Path, source: str) -> list[str]:
         ('print("epoch", epoch, "train", total / n)', ["epoch {epoch} train {train}"]),
         ('logger.info("took %.2f, lr=%g", dt, rates()[0])', ["took {took}, lr={lr}"]),
         ('text = "acc: %.3f" % acc\nprint(text)', ["acc: {acc}"]),
+        ('text = "ab: %.3f" % a\nprint(text)\ntext = "cd: %.3f" % b\nprint(text)', ["cd: {cd}", "ab: {ab}"]),
         ('logger.success("mean={:.2f} of {:,} rows", m, seen)', ["mean={mean} of {of} rows"]),
         (
             'print(f"Epoche {e} von {n}: Verlust (neu) = {v:.2f}")',
