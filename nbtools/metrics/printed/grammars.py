@@ -36,6 +36,10 @@ _IN_NAME: Final = re.compile(
     r"|[\s,;(]\d{1,3}(?![hms]:)[A-Za-z]{1,4}[:=] ?[-+.]?\d"
 )
 """The digits of a name, as in `Acc@1 71.5` and `3px: 0.9`."""
+_ARGUMENT: Final = re.compile(r"([A-Za-z_]\w*)\((\d)[^()]{0,12}\)\s?[:=]")
+"""A name with a number in brackets, as `CSI(5 mm/h) = 0.31`."""
+_REMARK: Final = re.compile(r"(?<=\w)\s?\([^()\d]*[^\W\d]\s[^\W\d][^()\d]*\)$")
+"""Words in brackets behind a name, as `train loss (weighted over clients): 0.9`."""
 _BAR: Final = re.compile(r"%\|[^|]*\| *\d|\d/\d+ \[[^\]]*(?:it/s|s/it|\?)|\d+/\d+ [\[━╸╺─]{1}|step/s|ms/step")
 _SAMPLES: Final = re.compile(r"Train Epoch: #? ?\d+ \[ ?\d+/\d+ \(\d+%\)\]|loss: \S+ +\[ ?\d+/ ?\d+\]$")
 CHANGE: Final = re.compile(r"\s*(?:-+>|=+>|→|to\b)\s*")
@@ -107,7 +111,7 @@ class Number:
         self.is_listed = "[" in gap[len(label) :]
         equals = _EQUALS.search(label)
         self.is_explicit = equals is not None and bool(label[: equals.start()].strip())
-        label = (label[: equals.start()] if equals is not None else label).rstrip(" \"'")
+        label = _REMARK.sub("", (label[: equals.start()] if equals is not None else label).rstrip(" \"'"))
         pieces = _CUT.split(_OF_SPLIT.sub(r"\2, \1", label))
         self.words = pieces[-1].replace("(", " ").replace(")", " ").replace("#", " ").split()
         self.others = " ".join(pieces[:-1]).split()
@@ -143,8 +147,9 @@ class LineScan:
             self.counters = [Slot("epoch", *piped.span(1), rank=EPOCH), Slot("step", *piped.span(2), rank=1)]
             at = piped.end()
         first = at
+        of_names = {found.start(2) for found in _ARGUMENT.finditer(line) if rank_of(found[1]) is None}
         for i, (start, end, is_number) in enumerate(parts):
-            if start < at or (is_number and _IN_NAME.match(line, max(start - 1, 0))):
+            if start < at or (is_number and (start in of_names or _IN_NAME.match(line, max(start - 1, 0)))):
                 continue
             gap = _GLUED.sub(" ", line[at:start]) if at > first else line[at:start]
             at = end
