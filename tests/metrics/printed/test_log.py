@@ -39,10 +39,7 @@ def log(tmp_path: Path) -> Path:
         (
             "epoch 1: I train loss (mean of clients): 0.9; CSI(5 mm/h) = 0.31\n"
             "epoch 2: I train loss (mean of clients): 0.8; CSI(5 mm/h) = 0.33\n",
-            {
-                "train/i_loss": ("epoch", [1, 2], [0.9, 0.8]),
-                "csi_5_mm_h": ("epoch", [1, 2], [0.31, 0.33]),
-            },
+            {"train/i_loss": ("epoch", [1, 2], [0.9, 0.8]), "csi_5_mm_h": ("epoch", [1, 2], [0.31, 0.33])},
         ),
         (
             "step 10 loss 0.9, 1px: 0.5, 3px=70.5%\nstep 20 loss 0.8, 1px: 0.6, 3px=81.5%\n",
