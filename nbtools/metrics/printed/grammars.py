@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Final
 
-from nbtools.metrics.curve_names import COUNTERS, EPOCH, LEADING, SPLITS, UNNAMED, split_of
+from nbtools.metrics.curve_names import COUNTERS, EPOCH, LEADING, SPLITS, UNNAMED, counter_of, split_of
 from nbtools.metrics.printed.pattern import Pattern
 from nbtools.metrics.printed.shapes import varying_parts
 
@@ -335,6 +335,8 @@ def rank_of(name: str) -> int | None:
         return rank
     if any(map(_TOTALS.fullmatch, words[:-1])):
         return None
+    if not last.endswith("s") and counter_of(last) == "epoch":  # Epoche, época
+        return EPOCH
     return COUNTERS.get(last, COUNTERS.get(re.sub(r"^train(?:er|ing)?[/_](?=[^/_]+$)", "", last)))
 
 

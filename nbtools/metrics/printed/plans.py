@@ -191,7 +191,8 @@ class LinePlans:
             more = (slot for slot in more if not text[: slot.start].endswith("("))  # the mean of the value before
             return replace(reading, values=(*reading.values, *more))
         if reading is not None and len(found.values) < len(reading.values):
-            return reading
+            counts = found.counters and all(text[each.start : each.end].isdecimal() for each in found.counters)
+            return replace(reading, counters=found.counters, first=None) if counts else reading
         split = reading.split if reading else split_of(text.split()[:1], None)
         return replace(found, split=split, first=reading.first if reading and not found.counters else None)
 

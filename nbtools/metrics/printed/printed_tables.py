@@ -35,8 +35,8 @@ def header_of(line: str, raw: str) -> Header | None:
         return None
     if _EDGE.search(line):
         cells = [cell.strip() for cell in _EDGES.split(line) if cell.strip()]
-    elif line.count(",") > 1 and ", " not in line:
-        cells = line.strip("#").split(",")
+    elif separator := next((each for each in ",;" if line.count(each) > 1 and f"{each} " not in line), ""):
+        cells = line.strip("#").split(separator)
     else:
         wide = [cell for cell in re.split(r"\s{2,}|\t", raw.strip()) if cell]
         cells = wide if len(wide) > 2 else line.split()

@@ -42,6 +42,14 @@ def log(tmp_path: Path) -> Path:
             {"train/i_loss": ("epoch", [1, 2], [0.9, 0.8]), "csi_5_mm_h": ("epoch", [1, 2], [0.31, 0.33])},
         ),
         (
+            "Epoche 1 von 3: Verlust 0.9\nEpoche 2 von 3: Verlust 0.8\nepoch;train_mse;val_mse\n3;3.01;2.97\n4;2.41;2.33\n",
+            {
+                "verlust": ("epoch", [1, 2], [0.9, 0.8]),
+                "train/mse": ("epoch", [3, 4], [3.01, 2.41]),
+                "eval/mse": ("epoch", [3, 4], [2.97, 2.33]),
+            },
+        ),
+        (
             "step 10 loss 0.9, 1px: 0.5, 3px=70.5%\nstep 20 loss 0.8, 1px: 0.6, 3px=81.5%\n",
             {
                 "train/loss": ("step", [10, 20], [0.9, 0.8]),
@@ -289,6 +297,8 @@ def test_template_reads_what_no_grammar_reads_but_no_running_mean(log: Path) -> 
     text, templates = "step 1 loss 1.5=1.1 + 0.4\nstep 2 loss 1.2=0.9 + 0.3\n", ["step {step} loss {loss}={nll} + {kl}"]
     found = {name: values for name, (_, _, values) in curves_of(log, text, templates=templates).items()}
     assert found == {"train/loss": [1.5, 1.2], "nll": [1.1, 0.9], "kl": [0.4, 0.3]}
+    text, templates = "pass 3: aa 0.5, bb 0.7\npass 9: aa 0.4, bb 0.6\n", ["pass {step}: aa {aa}, bb {_}"]
+    assert curves_of(log, text, templates=templates)["bb"] == ("step", [3, 9], [0.7, 0.6])
 
 
 def test_kinds_say_what_reads_each_line_and_what_counts(log: Path) -> None:
