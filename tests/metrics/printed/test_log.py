@@ -42,7 +42,8 @@ def log(tmp_path: Path) -> Path:
             {"train/i_loss": ("epoch", [1, 2], [0.9, 0.8]), "csi_5_mm_h": ("epoch", [1, 2], [0.31, 0.33])},
         ),
         (
-            "Epoche 1 von 3: Verlust 0.9\nEpoche 2 von 3: Verlust 0.8\nepoch;train_mse;val_mse\n3;3.01;2.97\n4;2.41;2.33\n",
+            "Epoche 1 von 3: Verlust 0.9\nEpoche 2 von 3: Verlust 0.8\n"
+            "epoch;train_mse;val_mse\n3;3.01;2.97\n4;2.41;2.33\n",
             {
                 "verlust": ("epoch", [1, 2], [0.9, 0.8]),
                 "train/mse": ("epoch", [3, 4], [3.01, 2.41]),
