@@ -55,7 +55,7 @@ run_part() {
   report "$name" "$verdict"
 }
 
-# Starts the type checker and the notebook or folder $1 in the background; finish_beside prints what they wrote. Their
+# Runs the type checker and the notebook or folder $1 while this shell goes on; finish_beside prints what they wrote. Their
 # processes are a group of their own (set -m), so that an interrupted run leaves none of them.
 start_beside() {
   set -m
