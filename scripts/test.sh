@@ -22,13 +22,10 @@ ALL_EXTRAS+=",zoo" # the libraries whose programs the tests read; what lab.sh se
 FAST="not slow and not browser and not soak and not seeds"
 REPORT=""
 NUM_FAILED=0
-SCRATCH="$(mktemp -d)"
-CLOCK="$SCRATCH/clock"
+CLOCK="$(mktemp)"
 DURATIONS="$PROJECT_ROOT/.pytest_cache/durations.tsv" # the seconds of every test of the last run, the longest first
-SKIPPED="$SCRATCH/skipped" # the tests that were skipped, and why; tests/conftest.py appends to it
-BESIDE="" # the process group of the part that runs beside the others
-: >"$SKIPPED"
-trap 'end_beside; rm -rf -- "$SCRATCH"' EXIT
+SKIPPED="$(mktemp)" # the tests that were skipped, and why; tests/conftest.py appends to it
+trap 'rm -f -- "$CLOCK" "$SKIPPED"' EXIT
 
 # run_timed COMMAND: runs it in this shell and leaves its wall seconds, user and system CPU seconds (those of the
 # processes it waited for included) in the file $CLOCK.
@@ -53,33 +50,6 @@ run_part() {
     NUM_FAILED=$((NUM_FAILED + 1))
   }
   report "$name" "$verdict"
-}
-
-# Runs the type checker and the notebook or folder $1 while this shell goes on; finish_beside prints what they wrote. Their
-# processes are a group of their own (set -m), so that an interrupted run leaves none of them.
-start_beside() {
-  set -m
-  {
-    REPORT="" NUM_FAILED=0 CLOCK="$SCRATCH/clock_beside"
-    run_part mypy "$PYTHON" -m mypy
-    # A cell may hold a whole training run, so pytest's own limit per test is raised for cells.
-    run_part notebooks "$PYTHON" -m pytest -p no:cacheprovider --nbval-lax --nbval-current-env --nbval-cell-timeout=600 -o timeout=660 "$1"
-    printf '%s' "$REPORT" >"$SCRATCH/report_beside"
-    exit "$NUM_FAILED"
-  } >"$SCRATCH/output_beside" 2>&1 </dev/null &
-  set +m
-  BESIDE=$!
-}
-
-finish_beside() {
-  wait "$BESIDE" || NUM_FAILED=$((NUM_FAILED + $?))
-  BESIDE=""
-  cat "$SCRATCH/output_beside"
-  REPORT+="$(cat "$SCRATCH/report_beside")"$'\n'
-}
-
-end_beside() {
-  [ -z "$BESIDE" ] || kill -- "-$BESIDE" 2>/dev/null || true
 }
 
 # Runs the fast tests on those of Python 3.11 and 3.13 that are on PATH and that the other tests do not run on.
@@ -127,12 +97,13 @@ main() {
   report set-up ready
   run_part ruff "$PYTHON" -m ruff check .
   run_part format "$PYTHON" -m ruff format --check .
-  start_beside "$notebooks" # most cells and most tests wait for processes that they started
+  run_part mypy "$PYTHON" -m mypy
+  # A cell may hold a whole training run, so pytest's own limit per test is raised for cells.
+  run_part notebooks "$PYTHON" -m pytest --nbval-lax --nbval-current-env --nbval-cell-timeout=600 -o timeout=660 "$notebooks"
   # Four files at a time: most tests wait for processes that they started. tests/conftest.py has the order of the files. A
   # killed worker ends the run: pytest-xdist would wait for its tests for ever.
   mkdir -p "${DURATIONS%/*}"
   run_part tests env NBTOOLS_SKIPPED="$SKIPPED" NBTOOLS_DURATIONS="$DURATIONS" NBTOOLS_FAST_TESTS=$is_fast "$PYTHON" -m pytest -n 4 --max-worker-restart=0 --dist loadfile --no-loadscope-reorder "${selection[@]}" ${pytest_arguments[@]+"${pytest_arguments[@]}"}
-  finish_beside
   test_on_other_pythons ${pytest_arguments[@]+"${pytest_arguments[@]}"}
 
   printf '\n%s\n%s' "$(cat "$SKIPPED")" "$REPORT"
