@@ -47,7 +47,7 @@ def post(message: Mapping[str, Any]) -> str:
     answers: list[str] = []
     thread = threading.Thread(target=lambda: answers.append(_answer(message)), daemon=True)
     thread.start()
-    thread.join(_POST_WITHIN_S)  # a socket's own limit is for each of its waits
+    thread.join(_POST_WITHIN_S)  # a socket's own limit, which ends the thread, is for each of its waits
     return answers[0] if answers else f"the server did not answer within {_POST_WITHIN_S:g} s"
 
 
@@ -57,7 +57,7 @@ def _answer(message: Mapping[str, Any]) -> str:
         return _NO_ADDRESS
     try:
         request = urllib.request.Request(address, json.dumps(message).encode(), {"Content-Type": "application/json"})
-        urllib.request.build_opener(_NoRedirects).open(request, timeout=_POST_WITHIN_S).close()
+        urllib.request.build_opener(_NoRedirects).open(request, timeout=2 * _POST_WITHIN_S).close()
     except HTTPError as error:
         error.close()
         return f"the server answered {error.code}{', a redirect, which is not followed' * (error.code // 100 == 3)}"
