@@ -57,28 +57,28 @@ def export(run: Run, out: str | None, checkpoint: str | None, merge: Callable[[R
 
 
 def _card(run: Run, checkpoint: Checkpoint, loads: str) -> str:
-    """Return the model card: what it was trained from and on, its scores, and the config that differs."""
+    """Return the model card: what it was trained from and on, its scores, and the config that differs.
+
+    Cards are published with the model, so paths have no folders.
+    """
     config, curves, scores = config_of(run), run.history, {}
     for name in sorted(curves):
         found = curves[name].values[curves[name].steps == checkpoint.step]
         if name.startswith(("eval/", "test/")) and len(found):
             scores[name] = f"{found[-1]:.5g}"
-    recipe, data = recipe_of(config), mapping_at(checkpoint.manifest, "data")
-    own = config.model_dump(mode="json", exclude_defaults=True)
+    data, values = mapping_at(checkpoint.manifest, "data"), config.model_dump(mode="json", exclude_defaults=True)
+    told = [f"{name} {data[name]}" for name in ("size", "rule", "digest") if data.get(name)]
+    own = {name: facts.without_folders(shown(value, 200)) for name, value in values.items()}
     return _text("model_card").format(
-        key=recipe.key,
-        name=run.name,
-        title=recipe.title,
-        weights="; ".join(facts.weights(run.config).values()) or "random at the start",
+        recipe=recipe_of(config),
+        run=run,
+        weights=facts.without_folders("; ".join(facts.weights(run.config).values())) or "random at the start",
         loads=loads,
-        data=", ".join(f"{name} {data[name]}" for name in ("size", "rule", "digest") if data.get(name))
-        or "Not recorded",
+        data=", ".join(told) or "Not recorded",
         step=checkpoint.step,
         seed=config.seed,
         scores=_table("metric", "value", scores),
-        run=run.id,
-        script=run.files.script.name,
-        config=_table("field", "value", {name: shown(value, 200) for name, value in own.items()}),
+        config=_table("field", "value", own),
     )
 
 

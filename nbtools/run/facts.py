@@ -16,6 +16,9 @@ from nbtools.rundir.requests.events import Event
 from nbtools.rundir.rundir import RunDir
 from nbtools.rundir.tail import one_line
 
+_PATH = re.compile(r"(?<![\w.…])~?/(?:[^\s'\",;:()\[\]{}<>]*/)?(?=[^\s/])")
+"""The folders of a path."""
+
 
 def started_as(launch: dict[str, Any]) -> dict[str, Any]:
     """Return the arguments, the working directory and the Python of a launch.json; None for what it does not name."""
@@ -105,3 +108,8 @@ def steps(step: int | None, total: int | None) -> str:
 def time_limit(left_s: float, *, is_early: bool) -> str:
     """Return when a job ends by its time limit, and whether before the last step."""
     return f"ends in {timedelta(seconds=round(max(0.0, left_s)))}{', before the training' * is_early}"
+
+
+def without_folders(text: str) -> str:
+    """Return a text for other people: of each path only its last part."""
+    return _PATH.sub("…/", text)

@@ -22,6 +22,8 @@ _MARK: Final = re.compile(r"[*+★☆✓✔←<!]+")
 _BAR: Final = re.compile(r":? +\d{1,3}%\|.*|: \d+% .*")
 _SHORT: Final = {"E": "epoch", "#": "step"}  # of spaCy
 _LABELS: Final = ("class", "category", "name")
+_MOST_OF_LABELLED: Final = 6
+"""Columns of a framed table whose first one may have names, whatever it is called; a wider one may list settings."""
 Header = tuple[str, ...]
 
 
@@ -45,9 +47,9 @@ def header_of(line: str, raw: str) -> Header | None:
     if not 3 <= len(names) <= 60 or not all(_NAME.match(name) for name in names) or len({*names}) < len(names):
         return None
     is_counted = any(rank_of(name) is not None for name in names[:3])
-    is_wide = len(re.split(r"\s{2,}|\t", raw.strip())) >= len(names)
-    is_labelled = is_wide and (names[0].lower() in _LABELS or (_EDGE.search(line) is not None and len(names) <= 6))
-    return tuple(names) if is_counted or is_labelled else () if _EDGE.search(line) else None
+    is_wide, is_framed = len(re.split(r"\s{2,}|\t", raw.strip())) >= len(names), _EDGE.search(line) is not None
+    is_labelled = is_wide and (names[0].lower() in _LABELS or (is_framed and len(names) <= _MOST_OF_LABELLED))
+    return tuple(names) if is_counted or is_labelled else () if is_framed else None
 
 
 def row_of(line: str, header: Header) -> Reading | None:

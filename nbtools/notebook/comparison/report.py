@@ -2,7 +2,6 @@
 
 import base64
 import itertools
-import re
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -37,7 +36,6 @@ _COLUMN_BYTES = 54
 _LEAST_COLUMNS, _MOST_COLUMNS = 100, 1000
 """Columns of a curve; up to 2,000 points are kept as they are."""
 _NUM_OPEN, _NUM_TICKS = 6, 6
-_PATH = re.compile(r"(?<![\w.…])~?/(?:[^\s'\",;:()\[\]{}<>]*/)?(?=[^\s/])")
 _OF_MACHINE = "machine.host", "variables."
 
 
@@ -77,7 +75,7 @@ def report_html(*refs: object, details: bool = False, **options: Any) -> str:
     named = dict(zip(compared.labels, runs, strict=True))
     lead = [sentence_on_end(run.files, name, run.state, run.records.exit or {}) for name, run in named.items()]
     lead += [_parting(name, run, *next(iter(named.items()))) for name, run in [*named.items()][1:]]
-    lead = lead if details else [_without_paths(line) for line in lead]
+    lead = lead if details else [facts.without_folders(line) for line in lead]
     tables = [tables_html(compared, curves)] * (len(runs) > 1)
     parts = {
         "title": literal(", ".join(dict.fromkeys(run.name for run in runs))),
@@ -120,13 +118,9 @@ def _parting(name: str, run: Run, first: str, other: Run) -> str:
 def _public(compared: Comparison) -> Comparison:
     """Return a comparison without hosts, variables and sources, and without the folders of paths."""
     shown = [one for one in compared.differences if not one.name.startswith(_OF_MACHINE)]
-    shown = [replace(one, values=tuple(map(_without_paths, one.values))) for one in shown]
+    shown = [replace(one, values=tuple(map(facts.without_folders, one.values))) for one in shown]
     known = [{name: value for name, value in each.items() if name != "code.script"} for each in compared.facts]
     return replace(compared, differences=shown, facts=known)
-
-
-def _without_paths(text: str) -> str:
-    return _PATH.sub("…/", text)
 
 
 def _part(name: str, run: Run, room: int, *, details: bool) -> str:
@@ -138,7 +132,7 @@ def _part(name: str, run: Run, room: int, *, details: bool) -> str:
     started = facts.how_started({"script": run.info.get("script"), **facts.started_as(run.info)})
     how += [pair for pair in started if details or pair[0] == "arguments"]
     tables = ([row for row in how if row[1]], ()), (own, ("field", "value", "default", "")), (facts.steered(events), ())
-    shown = str if details else _without_paths
+    shown = str if details else facts.without_folders
     parts = [plain_table([[*map(shown, row)] for row in rows], head) for rows, head in tables if rows]
     parts += [uncommitted(run)] * details
     samples = [static_html(item) for item in media.latest(run.files.media)]
