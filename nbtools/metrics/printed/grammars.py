@@ -33,9 +33,9 @@ _PIPED: Final = re.compile(r"(\d+)\|(\d+)\|(?=[^\W\d])")
 _LIST: Final = re.compile(r"(?:np\.float\d\d\(|\)?,? ?(?:(?:np\.|numpy\.)?float\d\d\()?)$")
 _IN_NAME: Final = re.compile(
     r"[A-Za-z_@]\d+\w*(?:/(?=[A-Za-z])|[:='\"@(]|\s[:=]|\s(?=[(\[]?[-+.]?\d)|-\d+\b)"
-    r"|[\s,;(]\d{1,3}(?![hms]:)[A-Za-z]{1,4}[:=] ?[-+.]?\d"
+    r"|[\s,;(]\d{1,4}(?:_\w{1,40}|(?![hms]:)[A-Za-z]{1,4})[:=] ?[-+.]?\d"
 )
-"""The digits of a name, as in `Acc@1 71.5` and `3px: 0.9`."""
+"""The digits of a name, as in `Acc@1 71.5`, `3px: 0.9` and `16_h1=0.5`."""
 _ARGUMENT: Final = re.compile(r"([A-Za-z_]\w*)\((\d)[^()]{0,12}\)\s?[:=]")
 """A name with a number in brackets, as `CSI(5 mm/h) = 0.31`."""
 _REMARK: Final = re.compile(r"(?<=\w)\s?\([^()\d]*[^\W\d]\s[^\W\d][^()\d]*\)$")

@@ -112,8 +112,11 @@ class LogMetrics:
 
     @property
     def again(self) -> str:
-        """How often the epochs have started over, as for another fold; empty if they have not."""
-        return f"the epochs start over {n} times, part after part" if (n := self._rows.steps.num_trials) else ""
+        """What started over: epochs, as for another fold, or the steps of epochs whose length is not printed; or ""."""
+        if n := self._rows.steps.num_trials:
+            return f"the epochs start over {n} times, part after part"
+        is_estimate = self._rows.steps.is_estimate
+        return "the length of an epoch is not printed, so later steps are estimates" if is_estimate else ""
 
     @property
     def kinds(self) -> list[LineKind]:
@@ -182,7 +185,8 @@ class PrintedRows:
                 self._attempt = attempts[i]
                 self.steps.rewind()
             is_erased = lines[i - 1].isspace() if i else self._is_erased
-            take = self._take if self.steps.has_counter and not plans[i].word else self._take_when_counted
+            is_clear = self.steps.has_counter and not plans[i].word and not self._uncounted
+            take = self._take if is_clear else self._take_when_counted
             take(plans[i], rows[i], int(ends[i]), is_erased=is_erased)
         self._is_erased = lines[-2].isspace() if len(lines) > 1 else False
 

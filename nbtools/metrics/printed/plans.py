@@ -190,9 +190,12 @@ class LinePlans:
             more = (slot for slot in found.values if slot.end not in taken and slot.name.lower() not in taken)
             more = (slot for slot in more if not text[: slot.start].endswith("("))  # the mean of the value before
             return replace(reading, values=(*reading.values, *more))
-        if reading is not None and len(found.values) < len(reading.values):
-            counts = found.counters and all(text[each.start : each.end].isdecimal() for each in found.counters)
-            return replace(reading, counters=found.counters, first=None) if counts else reading
+        counters = found.counters if all(text[each.start : each.end].isdecimal() for each in found.counters) else ()
+        if reading is not None:
+            values = tuple(slot for slot in reading.values if all(slot.start != each.start for each in counters))
+            is_named = all(slot.name in found.head for slot in values)  # else the program puts its names together
+            if len(found.values) < len(values) + (not is_named):
+                return replace(reading, values=values, counters=counters, first=None) if counters else reading
         split = reading.split if reading else split_of(text.split()[:1], None)
         return replace(found, split=split, first=reading.first if reading and not found.counters else None)
 

@@ -8,7 +8,7 @@ NUMBER: Final = (
     r"(?:[eE][-+]?\d{1,4}+)?+|(?<![\w.])[-+]?(?:nan|NaN|NAN|inf|Infinity)(?!\w)"
 )
 """A number as programs print it: `1,024`, `-0.5`, `1.`, `2e-05`, `nan`."""
-_CLOCK: Final = r"\d{1,3}:\d\d(?::\d\d)?+(?:[.,]\d++)?+(?:Z|[+-]\d\d:?\d\d)?+(?![\w:])"
+_CLOCK: Final = r"\d{1,3}:\d\d(?::\d\d)?+(?:[.,]\d++)?+(?:\s[AaPp][Mm](?=\s))?+(?:Z|[+-]\d\d:?\d\d)?+(?![\w:])"
 _DATE: Final = (
     r"(?:\d{4}[-/.]\d\d[-/.]\d\d|\d\d[-/.]\d\d[-/.]\d\d(?:\d\d)?+|\d\d[-/]\d\d|\d{8}|[IWEFD]?\d{4}"
     r"|[A-Z][a-z]{2}\s\d\d?|\d\d?\s[A-Z][a-z]{2}(?:\s\d{4})?+)"
@@ -28,7 +28,7 @@ _MARK: Final = re.compile(
     | \[{_LEVEL}\|{_WHEN}\](?=\s) | \[\d{{1,5}}(?:,\d{{1,5}})?\]<std(?:out|err)>:
     | {_LEVEL}:[\w.]{{1,60}}:(?!:)
     | [\[(]?{_LEVEL}[\])]?(?:\s*+\|\s*+[\w.]{{1,60}}\s*+\|(?=\s))?+(?![\w=])
-    | [\[(]?{_PLACE}[\])]?(?=[\s\]:|-]|$)
+    | [\[(]?{_PLACE}[\])]?(?=[\s\]:|-]|$) | \(\w{{1,60}}:\d{{1,6}}\)(?=\s{_LEVEL})
     | \d{{2,20}}\s{_PLACE}\]                                      # absl: the thread, the file and the line
     | \[[A-Za-z_][\w.]{{0,60}}\](?=\s?[-:|]?\s?\[?(?:{_LEVEL}|{_WHEN}))
     | [A-Za-z_][\w.]{{0,60}}(?=\s*+[-|:]\s*+{_LEVEL}[\s:|\]-])

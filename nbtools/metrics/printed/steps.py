@@ -80,6 +80,8 @@ class StepCounters:
         self._epoch = math.nan
         self._num_epochs: int | None = None
         self._attempt = 0
+        self.is_estimate = False
+        """Whether an epoch has ended whose number of steps is not printed, so that later steps are estimates."""
         self.num_trials = 0
         """How often the epochs have started over: for another fold, or with another setting."""
 
@@ -192,6 +194,7 @@ class StepCounters:
             is_behind = n < loop.last or (n == line.last and is_over)  # another statement may print the same step
             if has_fallen or (is_later and is_behind and line.num_falls != loop.num_falls + 1 and line.last >= 0):
                 size = total or loop.total
+                self.is_estimate |= not size and loop.interval > 1
                 ends = loop if loop.last - line.last < line.interval else line  # another line has the running total
                 loop.base += size if size else ends.last + max(ends.interval, n, 1) - n
                 loop.num_falls += 1

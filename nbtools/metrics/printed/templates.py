@@ -105,7 +105,8 @@ def _printed(call: ast.Call, function: ast.AST) -> list[Part]:
         return _filled(_FIELDS if is_loguru else _FORMATS, first.value, others, {}, function)
     sep = next((k.value.value for k in call.keywords if k.arg == "sep" and isinstance(k.value, ast.Constant)), " ")
     parts: list[Part] = []
-    for i, argument in enumerate(call.args):
+    is_joined = is_print and ast.unparse(call.func) == "print"  # print_rank_0(text, rank) prints its text
+    for i, argument in enumerate(call.args if is_joined else call.args[:1]):
         parts += ([str(sep)] if i else []) + _parts(argument, function)
     return parts
 
@@ -210,8 +211,9 @@ def _texts(line: Sequence[Piece], function: ast.AST) -> Iterator[str]:
                 text += part.replace("{", "{{").replace("}", "}}")
                 continue
             expression, is_number = part
-            name = ANY if is_strict and not is_number else _name(expression, text, before)
-            name = ANY if name in names else name
+            name = _name(expression, text, before)
+            if name in names or (is_strict and not is_number and name not in COUNTERS):
+                name = ANY
             text += f"{{{name}}}"
             names |= {name} - {ANY}
             before = name

@@ -288,6 +288,29 @@ def test_pattern_of_the_user_comes_before_everything_else(log: Path) -> None:
     assert curves_of(log, text) == {"train/loss": ("step", [3, 4], [7.5, 7.1])}
 
 
+def test_whole_numbers_below_the_first_counter_stay_below_it(log: Path) -> None:
+    text = "[step=5/20]\nperplexity=16,284\n[step=10/20]\nperplexity=5,061\n[step=15/20]\nperplexity=510.4\n"
+    assert curves_of(log, text) == {"perplexity": ("step", [5, 10, 15], [16284, 5061, 510.4])}
+
+
+def test_steps_of_epochs_whose_length_is_not_printed_are_called_estimates(log: Path) -> None:
+    lines = [f"epoch {e} step {n} loss {1 / (e + n / 100):.3f}\n" for e in (1, 2, 3) for n in (0, 50, 100)]
+    log.write_text("".join(lines))
+    (metrics := LogMetrics(log)).poll(is_complete=True)
+    assert "estimates" in metrics.again
+
+
+def test_names_that_a_program_puts_together_come_from_the_line(log: Path) -> None:
+    text = "".join(
+        f"01/02 03:04:0{n} AM (a:12) INFO: (Steps: {n}) train/g_{n % 2}_loss = {1 / n:.2f}.\n" for n in range(1, 7)
+    )
+    found = curves_of(log, text, templates=["(Steps: {step}) {_} = {total}."])
+    assert found == {
+        "train/g_1_loss": ("step", [1, 3, 5], [1, 0.33, 0.2]),
+        "train/g_0_loss": ("step", [2, 4, 6], [0.5, 0.25, 0.17]),
+    }
+
+
 def test_template_reads_what_no_grammar_reads_but_no_running_mean(log: Path) -> None:
     text = "".join(f"at {n} we saw {1 / n:.3f} nats\n" for n in range(1, 4))
     templates = ["at {step} we saw {nll} nats", "step {step} loss {loss} ({mean})"]
