@@ -6,8 +6,8 @@ import difflib
 import fnmatch
 import itertools
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from nbtools.metrics.columns import Series
 from nbtools.metrics.direction import direction_of, is_cost
 from nbtools.parsing import syntax_tree
 from nbtools.project import find_project
+from nbtools.run.curves import Curves
 from nbtools.run.facts import origin as origin_of
 from nbtools.run.lineage import ancestors
 from nbtools.run.listing import Rows
@@ -52,32 +53,47 @@ class Difference:
 
 
 @dataclass(frozen=True)
-class Ends:
-    """The last value of a metric, and its best where smaller or greater values are known to be better."""
+class ComparedRun:
+    """One of several runs, and what is drawn of it."""
 
-    last: float
-    last_step: int
-    best: float | None = None
-    best_step: int | None = None
+    run: Run
+    facts: Facts
+    label: str
+    """Differs from those of the others: the run's name, else with the fields that differ between runs of that name,
+    else its id."""
+    slot: int
+    """The number of its colour, which it keeps while others are hidden."""
+    sources: Sequence[tuple[str, int]]
+    """The runs whose rows precede its own, nearest first, each with its last step."""
+    nproc: int | None
+    """The number of its processes; None if it is not recorded."""
+    curves: Curves = field(default_factory=dict)
+    """Empty until they are read."""
+    part: str = ""
+    """The value of the field by which charts are split; empty without one."""
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """Runs, their differences, and their metrics."""
+    """Runs and their differences."""
 
-    runs: Sequence[Run]
-    labels: Sequence[str]
-    """A distinct label per run: its name, else with the fields that differ between runs of that name, else its id."""
-    facts: Sequence[Facts]
+    members: Sequence[ComparedRun]
     differences: Sequence[Difference]
-    sources: Sequence[Sequence[tuple[str, int]]]
-    """Per run, the runs whose rows precede its own, nearest first, each with its last step."""
     notes: Sequence[str] = ()
     """Sentences on omitted runs: unreadable ones, repeated ones, and those beyond `MOST_RUNS`."""
-    nproc: Sequence[int | None] = ()
-    """Per run, the number of its processes; None if it is not recorded."""
-    slots: Sequence[int] = ()
-    """Per run, the number of its colour, which it keeps while others are hidden."""
+
+    @property
+    def runs(self) -> list[Run]:
+        return [one.run for one in self.members]
+
+    def with_curves(self, read: Callable[[Run], Curves]) -> "Comparison":
+        """Return this comparison with the curves that `read` returns for each run."""
+        return replace(self, members=[replace(one, curves=read(one.run)) for one in self.members])
+
+    def split_by(self, name: str) -> Sequence[ComparedRun]:
+        """Return the runs with their values of a field, whose name may be empty."""
+        values = self.values(name) if name else [""] * len(self.members)
+        return [replace(one, part=value) for one, value in zip(self.members, values, strict=True)]
 
     def values(self, name: str) -> tuple[str, ...]:
         """Return a field's value in each run, also if all are equal; `nproc_per_node` is found without prefix.
@@ -85,13 +101,13 @@ class Comparison:
         Raises:
             ConfigError: no run has such a field.
         """
-        known = dict.fromkeys(itertools.chain.from_iterable(self.facts))
-        found = [name] if name in known else [field for field in known if field.rpartition(".")[2] == name]
+        known = dict.fromkeys(itertools.chain.from_iterable(one.facts for one in self.members))
+        found = [name] if name in known else [each for each in known if each.rpartition(".")[2] == name]
         if not found:
             close = difflib.get_close_matches(name, known, 3) or [difference.name for difference in self.differences]
             raise ConfigError(f"split={shown(name)}: no compared run has such a field; there are {', '.join(close)}")
         differing = [one.values for one in self.differences if one.name == found[0]]
-        return differing[0] if differing else tuple(_cut(facts.get(found[0], "–")) for facts in self.facts)
+        return differing[0] if differing else tuple(_cut(one.facts.get(found[0], "–")) for one in self.members)
 
 
 def compare_runs(*refs: object, least: int = 2) -> Comparison:
@@ -120,24 +136,12 @@ def compare_runs(*refs: object, least: int = 2) -> Comparison:
     if others := [*readable][MOST_RUNS:]:
         names = ", ".join(run.id for run in others)
         notes.append(f"{MOST_RUNS} of {len(readable)} runs are drawn; left out: {names}")
-    facts = [readable[run] for run in runs]
-    differences = _differences(runs, facts)
-    sources = [[(path.name, step) for path, step in ancestors(run.dir, run.info)] for run in runs]
-    labels = _labels(runs, differences)
-    nproc = [world_size(run) for run in runs]
-    return Comparison(runs, labels, facts, differences, sources, notes, nproc, range(len(runs)))
-
-
-def ends_of(name: str, series: Series) -> Ends:
-    """Return the last value of a metric, and its best."""
-    last, last_step, direction = float(series.values[-1]), int(series.steps[-1]), direction_of(name)
-    finite = np.isfinite(series.values)
-    if direction is None or not finite.any():
-        return Ends(last, last_step)
-    worst = np.inf if direction == "lower" else -np.inf
-    values = np.where(finite, series.values, worst)
-    at = int(values.argmin() if direction == "lower" else values.argmax())
-    return Ends(last, last_step, float(series.values[at]), int(series.steps[at]))
+    differences = _differences(runs, [readable[run] for run in runs])
+    members = []
+    for slot, (run, label) in enumerate(zip(runs, _labels(runs, differences), strict=True)):
+        sources = [(path.name, step) for path, step in ancestors(run.dir, run.info)]
+        members.append(ComparedRun(run, readable[run], label, slot, sources, world_size(run)))
+    return Comparison(members, differences, notes)
 
 
 def world_size(run: Run) -> int | None:

@@ -19,10 +19,10 @@ import orjson
 from nbtools.errors import NbtoolsError
 from nbtools.metrics.block_reductions import Cuts, Reduction, join_columns
 from nbtools.metrics.columns import Series, Unit
+from nbtools.metrics.direction import direction_of
 from nbtools.metrics.history import History, newest_rows
 from nbtools.metrics.printed.run_patterns import curve_patterns
 from nbtools.project import user_cache
-from nbtools.run.compare import Ends, ends_of
 from nbtools.run.lineage import ancestors
 from nbtools.run.run import Run
 from nbtools.rundir.atomic import write_file
@@ -46,6 +46,28 @@ _VALUES: Final = slice(3, 6)
 
 def _field(number: int) -> cached_property[Floats]:
     return cached_property(lambda sketch: sketch.columns[number])
+
+
+@dataclass(frozen=True)
+class Ends:
+    """The last value of a metric, and its best where smaller or greater values are known to be better."""
+
+    last: float
+    last_step: int
+    best: float | None = None
+    best_step: int | None = None
+
+
+def ends_of(name: str, series: Series) -> Ends:
+    """Return the last value of a metric, and its best."""
+    last, last_step, direction = float(series.values[-1]), int(series.steps[-1]), direction_of(name)
+    finite = np.isfinite(series.values)
+    if direction is None or not finite.any():
+        return Ends(last, last_step)
+    worst = np.inf if direction == "lower" else -np.inf
+    values = np.where(finite, series.values, worst)
+    at = int(values.argmin() if direction == "lower" else values.argmax())
+    return Ends(last, last_step, float(series.values[at]), int(series.steps[at]))
 
 
 @dataclass(frozen=True, eq=False)

@@ -16,7 +16,8 @@ from nbtools.metrics.direction import direction_of
 from nbtools.metrics.history import History
 from nbtools.project import Project
 from nbtools.recipes import MLMPretrainingConfig
-from nbtools.run.compare import MOST_RUNS, Comparison, compare_runs, ends_of
+from nbtools.run.compare import MOST_RUNS, Comparison, compare_runs
+from nbtools.run.curves import ends_of
 from nbtools.run.run import Run
 from nbtools.rundir.json_files import write_json
 from nbtools.rundir.rundir import RunDir
@@ -58,12 +59,16 @@ def table_of(comparison: Comparison) -> dict[str, tuple[str, ...]]:
     return {difference.name: difference.values for difference in comparison.differences}
 
 
+def labels(comparison: Comparison) -> list[str]:
+    return [one.label for one in comparison.members]
+
+
 def test_only_fields_that_differ_are_listed_and_nested_ones_are_flat(make: MakeRun) -> None:
     a = make("a", {"lr": 0.1, "layers": 2, "model": {"width": 8, "heads": 2}})
     b = make("b", {"lr": 0.2, "layers": 2, "model": {"width": 8, "heads": 4}}, launch=Launch(nproc_per_node=2))
     found = compare_runs(a, b)
     assert table_of(found) == {"lr": ("0.1", "0.2"), "model.heads": ("2", "4"), "launch.nproc_per_node": ("1", "2")}
-    assert found.labels == ["a", "b"] and found.notes == []
+    assert labels(found) == ["a", "b"] and found.notes == []
     assert found.values("layers") == ("2", "2") and found.values("nproc_per_node") == ("1", "2")
     with pytest.raises(ConfigError, match=r"split='lrs': no compared run has such a field; there are lr"):
         found.values("lrs")
@@ -123,7 +128,7 @@ def test_values_of_a_recipes_script_are_fields_and_no_code(project: Project, mak
     assert texts[0][0] != texts[1][0]
     found = compare_runs(*runs)
     assert table_of(found) == {"learning_rate": ("0.1", "0.2")}
-    assert found.labels == ["lm · learning_rate 0.1", "lm · learning_rate 0.2"]
+    assert labels(found) == ["lm · learning_rate 0.1", "lm · learning_rate 0.2"]
 
 
 def test_commits_and_uncommitted_changes_are_compared(make: MakeRun) -> None:
@@ -138,9 +143,9 @@ def test_commits_and_uncommitted_changes_are_compared(make: MakeRun) -> None:
 def test_a_label_prefers_a_value_to_a_path_and_has_the_end_of_a_path(make: MakeRun) -> None:
     place = "/home/someone/a/very/long/path/ckpts"
     two = [make("a", args=["--resume", f"{place}/ckpt_{n}.pt", *more]) for n, more in ((2, []), (4, ["--lr", "2"]))]
-    assert compare_runs(*two).labels == ["a · lr not given", "a · lr 2"]
+    assert labels(compare_runs(*two)) == ["a · lr not given", "a · lr 2"]
     third = make("a", args=["--resume", f"{place}/ckpt_6.pt"], resumed_from={"run": two[0].id, "step": 6})
-    assert compare_runs(two[0], third).labels == ["a · resume ckpt_2.pt", "a · resume ckpt_6.pt"]
+    assert labels(compare_runs(two[0], third)) == ["a · resume ckpt_2.pt", "a · resume ckpt_6.pt"]
 
 
 def test_patterns_fit_names_and_ids_oldest_first(project: Project, make: MakeRun) -> None:
@@ -175,7 +180,7 @@ def test_the_sources_of_a_curve_are_the_runs_it_was_resumed_from(make: MakeRun) 
     a = make("a")
     b = make("b", resumed_from={"run": a.id, "checkpoint": "step-000005", "step": 5})
     found = compare_runs(a, b)
-    assert found.sources == [[], [(a.id, 5)]]
+    assert [one.sources for one in found.members] == [[], [(a.id, 5)]]
     assert table_of(found)["origin"] == ("from its beginning", f"resumed from {a.id} at step 5")
 
 
@@ -216,7 +221,7 @@ def test_a_run_without_records_is_compared_all_the_same(project: Project, make: 
     bare = RunDir.create(project.runs, "bare")
     bare.lock.touch()
     found = compare_runs(make("a"), Path(bare.path))
-    assert found.labels == ["a", "bare"] and found.nproc == [1, None]
+    assert [(one.label, one.nproc) for one in found.members] == [("a", 1), ("bare", None)]
 
 
 def test_runs_of_launcher_scripts_differ_in_arguments_and_config(project: Project) -> None:

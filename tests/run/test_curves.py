@@ -13,8 +13,7 @@ from fixture_types import MonkeyPatch
 from nbtools.metrics.history import History
 from nbtools.project import Project
 from nbtools.run import curves
-from nbtools.run.compare import ends_of
-from nbtools.run.curves import NUM_COLUMNS, cached, curves_of, glimpse, read_curves
+from nbtools.run.curves import NUM_COLUMNS, cached, curves_of, ends_of, glimpse, read_curves
 from nbtools.run.run import Run
 from nbtools.rundir.json_files import write_json
 from nbtools.rundir.rundir import RunDir

@@ -28,7 +28,6 @@ from nbtools.notebook.plots.view import Options, X
 from nbtools.notebook.run_html import uncommitted
 from nbtools.notebook.widgets import answers_beside_cells
 from nbtools.run.compare import MOST_RUNS, Comparison, compare_runs
-from nbtools.run.curves import Curves
 from nbtools.run.listing import Rows, RunList, RunRow
 from nbtools.run.run import Run
 from nbtools.rundir.json_files import write_json
@@ -62,7 +61,7 @@ class Board(ChartView):
         lists = lists or [RunList(Rows(folder)) for folder in folders]
         self._runs = lists[0].rows.runs
         self._drawn_parts: object = None
-        self._drawn: tuple[Comparison, Sequence[Curves]] = self.comparison, []
+        self._drawn = self.comparison.members
         self._kept, wrong = read_layout(self._runs)
         if not self._choices.given.metrics:
             self._choices.options = replace(self._choices.options, opened=self._kept.charts)
@@ -156,24 +155,27 @@ class Board(ChartView):
     def refresh(self) -> None:
         """Read new rows of the runs that are drawn now, each in its colour, and draw them."""
         with self._lock:
-            slots, known = self._lines.slots, {run.id: run for run in self.comparison.runs}
+            slots, known = self._lines.slots, {one.run.id: one for one in self.comparison.members}
             names = sorted(slots, key=lambda name: slots[name])
-            runs = [known.get(name) or self._lines.run(name) for name in names]
+            runs = [known[name].run if name in known else self._lines.run(name) for name in names]
             parts = self._parts
             if self._is_closed or not (self._reader.look(runs) or names != [*known] or parts != self._drawn_parts):
                 return
-            now = compare_runs(runs, least=0)  # an active run adds to its records
-            if list(now.runs) == list(self.comparison.runs):
-                now = replace(now, labels=self.comparison.labels, notes=self.comparison.notes)
+            # An active run adds to its records.
+            now = compare_runs(runs, least=0).with_curves(lambda run: self._reader.curves[run.id])
             self._lines.slots = {run.id: slots[run.id] for run in now.runs}  # the others cannot be read
-            self.comparison, self._drawn_parts = replace(now, slots=[*self._lines.slots.values()]), parts
+            members = [replace(one, slot=slots[one.run.id]) for one in now.members]
+            if now.runs == self.comparison.runs:
+                members = [replace(one, label=known[one.run.id].label) for one in members]
+                now = replace(now, notes=self.comparison.notes)
+            self.comparison, self._drawn_parts = replace(now, members=members), parts
             self._draw()
             self._fill()
             is_changed = any(one.name == "code.uncommitted" for one in now.differences)
-            told = zip(now.runs, self.comparison.labels, strict=True) if is_changed else ()
+            told = members if is_changed else ()
             # In a widget, since a saved notebook is not for the user alone.
-            self._controls.code.value = "".join(uncommitted(run, f" of {text}") for run, text in told)
-            self._controls.tables.value = tables_html(self.comparison, self._curves)
+            self._controls.code.value = "".join(uncommitted(one.run, f" of {one.label}") for one in told)
+            self._controls.tables.value = tables_html(self.comparison)
             remark = f"{plural(len(self._reader.unread), 'run')} with first and last rows only: the rest is being read"
             self._controls.note.value = note(remark if self._reader.unread else "")
             self._is_stored = False
@@ -265,20 +267,15 @@ class Board(ChartView):
         """The name of the folded group of runs, by id, and the field by which charts are split."""
         return self._lines.folded, self._controls.choices["split"].value
 
-    @property
-    def _curves(self) -> list[Curves]:
-        return [self._reader.curves.get(run.id, {}) for run in self.comparison.runs]
-
     def _draw(self) -> None:
-        (groups, field), comparison = self._parts, self.comparison
-        split = comparison.values(field) if field else [""] * len(comparison.runs)
-        self._drawn = joined(comparison, self._curves, groups, split)
-        self._new_figure = partial(RunFigure, titled=False, runs=run_legend(self._drawn[0]))
+        groups, field = self._parts
+        self._drawn = joined(self.comparison.split_by(field), groups)
+        self._new_figure = partial(RunFigure, titled=False, runs=run_legend(self._drawn))
         super()._draw()
 
     @property
     def _alt(self) -> str:
-        return f"curves of {title_of_runs(self.comparison)}"
+        return f"curves of {title_of_runs(self.comparison.runs)}"
 
     def _static(self) -> tuple[str, str, str]:
         listed = f"<style>{STYLE}</style><div class='nbt-stored'>{self._controls.page.list}</div>"
@@ -286,7 +283,7 @@ class Board(ChartView):
         return "", "", f"{listed}{self._controls.tables.value}{scatter}"
 
     def _made(self, sizes: Sizes) -> Charts:
-        return overlay(*self._drawn, replace(self._options(), split=self._parts[1]), sizes)
+        return overlay(self._drawn, replace(self._options(), split=self._parts[1]), sizes)
 
     # --- actions ---
 

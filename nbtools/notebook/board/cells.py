@@ -19,8 +19,8 @@ from nbtools.errors import NbtoolsError, duration, literal
 from nbtools.metrics.direction import direction_of
 from nbtools.notebook.html_parts import CUT, MUTED, STATES, sparkline
 from nbtools.notebook.plots.decimation import number
-from nbtools.run.compare import Ends, Facts, facts_of
-from nbtools.run.curves import Curves, quick_curves
+from nbtools.run.compare import Facts, facts_of
+from nbtools.run.curves import Curves, Ends, quick_curves
 from nbtools.run.listing import RunRow
 from nbtools.run.records import local_time
 from nbtools.run.run import Run

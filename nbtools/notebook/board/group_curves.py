@@ -7,39 +7,31 @@ from dataclasses import replace
 import numpy as np
 
 from nbtools.errors import plural
-from nbtools.run.compare import Comparison, Ends
-from nbtools.run.curves import NUM_COLUMNS, Curves, Sketch
+from nbtools.run.compare import ComparedRun
+from nbtools.run.curves import NUM_COLUMNS, Curves, Ends, Sketch
 
 
-def joined(
-    comparison: Comparison, curves: Sequence[Curves], groups: Mapping[str, str], split: Sequence[str]
-) -> tuple[Comparison, list[Curves]]:
-    """Return a comparison in which the runs of a group are one, with the colour of the first, and its curves.
+def joined(runs: Sequence[ComparedRun], groups: Mapping[str, str]) -> list[ComparedRun]:
+    """Return the runs of each group as one, with the colour of the first, and the others as they are.
+
+    Runs of a group stay apart if their charts are split by different values.
 
     Args:
-        comparison: the runs that are drawn.
-        curves: the curves of each run.
+        runs: the runs that are drawn.
         groups: the name of the group of each run that is in one, by the id of the run.
-        split: the value of each run by which its charts are chosen: runs of a group with different ones stay apart.
     """
-    members: dict[tuple[str, str], list[int]] = {}
-    for index, (run, label) in enumerate(zip(comparison.runs, comparison.labels, strict=True)):
-        members.setdefault((groups.get(run.id, f"\0{label}"), split[index]), []).append(index)
-    first, labels, sources = [indices[0] for indices in members.values()], [], []
-    for (name, value), indices in members.items():
-        label = ", ".join(filter(None, (f"{name} · {plural(len(indices), 'run')}", value)))
-        labels.append(name[1:] if name.startswith("\0") else label)
-        sources.append(comparison.sources[indices[0]] if len(indices) == 1 else ())
-    one_of = replace(
-        comparison,
-        runs=[comparison.runs[i] for i in first],
-        labels=labels,
-        facts=[comparison.facts[i] for i in first],
-        differences=[replace(one, values=tuple(one.values[i] for i in first)) for one in comparison.differences],
-        sources=sources,
-        slots=[comparison.slots[i] for i in first],
-    )
-    return one_of, [mean_curves([curves[i] for i in indices]) for indices in members.values()]
+    members: dict[tuple[str, str], list[ComparedRun]] = {}
+    for run in runs:
+        name = groups.get(run.run.id, "")
+        members.setdefault((name, run.part if name else run.label), []).append(run)
+    found = []
+    for (name, part), (first, *others) in members.items():
+        if name:
+            label = ", ".join(filter(None, (f"{name} · {plural(1 + len(others), 'run')}", part)))
+            curves = mean_curves([one.curves for one in (first, *others)])
+            first = replace(first, label=label, curves=curves, sources=() if others else first.sources)
+        found.append(first)
+    return found
 
 
 def mean_curves(runs: Sequence[Curves]) -> Curves:

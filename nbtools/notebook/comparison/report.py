@@ -3,7 +3,7 @@
 import base64
 import itertools
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from string import Template
@@ -24,7 +24,7 @@ from nbtools.notebook.plots.view import Options, view_of, x_ticks
 from nbtools.notebook.run_html import plain_table, recorded_values, uncommitted
 from nbtools.run import facts
 from nbtools.run.compare import Comparison, compare_runs, parting
-from nbtools.run.curves import Curves, read_curves
+from nbtools.run.curves import read_curves
 from nbtools.run.run import Run
 from nbtools.rundir import media
 
@@ -62,9 +62,8 @@ def report(*refs: object, path: str | Path, details: bool = False, **options: An
 def report_html(*refs: object, details: bool = False, **options: Any) -> str:
     """Return the text of the file that `report` writes."""
     compared = compare_runs(*refs, least=1)
-    compared, runs = compared if details else _public(compared), compared.runs
-    curves = [read_curves(run) for run in runs]
-    charts = _charts(compared, curves, {"metrics": ("*",), **options})
+    compared, runs = (compared if details else _public(compared)).with_curves(read_curves), compared.runs
+    charts = _charts(compared, {"metrics": ("*",), **options})
     spec, data = canvas.packed(charts)
     spec["x"]["kinds"] = [charts.x]
     spec["charts"] = [chart for chart in spec["charts"] if chart["open"]]  # the others lack a place on this axis
@@ -72,11 +71,11 @@ def report_html(*refs: object, details: bool = False, **options: Any) -> str:
         chart["open"] = False
     spec |= {"alt": "curves", "filter": ""}
     kept = {"spec": spec, "palette": PALETTE, "data": base64.b64encode(data).decode()}
-    named = dict(zip(compared.labels, runs, strict=True))
+    named = {one.label: one.run for one in compared.members}
     lead = [sentence_on_end(run.files, name, run.state, run.records.exit or {}) for name, run in named.items()]
     lead += [_parting(name, run, *next(iter(named.items()))) for name, run in [*named.items()][1:]]
     lead = lead if details else [facts.without_folders(line) for line in lead]
-    tables = [tables_html(compared, curves)] * (len(runs) > 1)
+    tables = [tables_html(compared)] * (len(runs) > 1)
     parts = {
         "title": literal(", ".join(dict.fromkeys(run.name for run in runs))),
         "lead": "".join(f"<p>{literal(line)}</p>" for line in lead),
@@ -91,19 +90,20 @@ def report_html(*refs: object, details: bool = False, **options: Any) -> str:
     return Template((_HERE / "report.html").read_text(encoding="utf-8")).substitute(parts)
 
 
-def _charts(compared: Comparison, curves: Sequence[Curves], options: Mapping[str, Any]) -> Charts:
+def _charts(compared: Comparison, options: Mapping[str, Any]) -> Charts:
     """Return all charts, open, with as many columns of each curve as the file has room for."""
-    columns = _CURVE_BYTES // (_COLUMN_BYTES * max(1, sum(map(len, curves))))
+    first, *others = compared.members
+    columns = _CURVE_BYTES // (_COLUMN_BYTES * max(1, sum(len(one.curves) for one in compared.members)))
     size = min(_MOST_COLUMNS, max(_LEAST_COLUMNS, columns)), 200
 
     def sizes(num_open: int) -> list[Size]:
         return [size] * num_open
 
-    if len(curves) > 1:
-        found = overlay(compared, curves, Options(**options), sizes)
+    if others:
+        found = overlay(compared.split_by(options.get("split", "")), Options(**options), sizes)
     else:
-        shown = {name: curves[0][name] for _, names in grouped(curves[0]) for name in names}
-        found = charts_of(view_of(compared.runs[0], shown, **options), sizes)
+        shown = {name: first.curves[name] for _, names in grouped(first.curves) for name in names}
+        found = charts_of(view_of(first.run, shown, **options), sizes)
     ticks = x_ticks(found.x, *found.limits, _NUM_TICKS)  # those of a plot area as wide as the columns are too many
     return replace(found, charts=[replace(chart, x_ticks=ticks) for chart in found.charts])
 
@@ -119,8 +119,8 @@ def _public(compared: Comparison) -> Comparison:
     """Return a comparison without hosts, variables and sources, and without the folders of paths."""
     shown = [one for one in compared.differences if not one.name.startswith(_OF_MACHINE)]
     shown = [replace(one, values=tuple(map(facts.without_folders, one.values))) for one in shown]
-    known = [{name: value for name, value in each.items() if name != "code.script"} for each in compared.facts]
-    return replace(compared, differences=shown, facts=known)
+    members = [replace(run, facts={**run.facts, "code.script": ""}) for run in compared.members]
+    return replace(compared, differences=shown, members=members)
 
 
 def _part(name: str, run: Run, room: int, *, details: bool) -> str:

@@ -14,25 +14,26 @@ from nbtools.notebook.plots.charts import PALETTE
 from nbtools.notebook.plots.decimation import number
 from nbtools.notebook.plots.metric_names import kind_of
 from nbtools.run import facts
-from nbtools.run.compare import MOST_RUNS, Comparison
+from nbtools.run.compare import MOST_RUNS, ComparedRun, Comparison
 from nbtools.run.curves import Curves
 
 _MOST_METRICS = 8
 _CELL = f"padding:2px 10px 2px 0;text-align:left;vertical-align:top;white-space:nowrap;border-bottom:{BORDER}"
 
 
-def tables_html(comparison: Comparison, curves: Sequence[Curves]) -> str:
+def tables_html(comparison: Comparison) -> str:
     """Return all tables of a comparison; names and values are escaped."""
-    rows, note = scaling_rows(_run_cells(comparison), comparison.nproc, curves)
+    rows, note = scaling_rows(comparison.members)
     scaling = _table("Scaling", rows, note) if rows else ""
-    parts = [_notes(comparison), scaling, _table_of(comparison, curves) if comparison.runs else ""]
+    parts = [_notes(comparison), scaling, _table_of(comparison) if comparison.members else ""]
     return f"<div class='{NO_FORMULAS}' style='{FONT}{TEXT}max-width:100%'>{''.join(parts)}</div>"
 
 
 def _notes(comparison: Comparison) -> str:
-    parents = [", ".join(f"{name} up to step {step:,}" for name, step in sources) for sources in comparison.sources]
-    begun = zip(comparison.labels, parents, strict=True)
-    lines = [*comparison.notes, *(f"{label}: its curves begin with those of {told}" for label, told in begun if told)]
+    lines = [*comparison.notes]
+    for run in comparison.members:
+        parents = ", ".join(f"{name} up to step {step:,}" for name, step in run.sources)
+        lines += [f"{run.label}: its curves begin with those of {parents}"] * bool(parents)
     return "".join(f"<div style='{MUTED}'>{literal(line)}</div>" for line in lines)
 
 
@@ -46,9 +47,8 @@ def swatch(index: int) -> str:
     )
 
 
-def _run_cells(comparison: Comparison) -> list[str]:
-    named = zip(comparison.runs, comparison.labels, comparison.slots, strict=True)
-    return [f"<span title='{literal(run.id)}'>{swatch(slot)}{literal(label)}</span>" for run, label, slot in named]
+def _run_cell(run: ComparedRun) -> str:
+    return f"<span title='{literal(run.run.id)}'>{swatch(run.slot)}{literal(run.label)}</span>"
 
 
 def _table(title: str, rows: Sequence[Sequence[str]], note: str = "") -> str:
@@ -59,30 +59,30 @@ def _table(title: str, rows: Sequence[Sequence[str]], note: str = "") -> str:
     return f"<div style='margin:12px 0 2px'><b>{title}</b></div><div style='overflow-x:auto'>{table}</div>{below}"
 
 
-def _table_of(comparison: Comparison, curves: Sequence[Curves]) -> str:
+def _table_of(comparison: Comparison) -> str:
     """Return state, differing fields, and best and last values of the runs as one table, and how scripts differ."""
-    every = [name for one in curves for name in one if kind_of(name) != "baseline" and not name.endswith("epoch")]
+    first, *others = runs = comparison.members
+    every = [name for run in runs for name in run.curves if kind_of(name) != "baseline" and not name.endswith("epoch")]
     metrics = sorted(dict.fromkeys(every), key=lambda name: (direction_of(name) is None, name.endswith("_per_s")))
     states = [str(run.state) for run in comparison.runs]
     steps = [facts.steps(run.step, run.total_steps) for run in comparison.runs]
-    rows = [["field", *_run_cells(comparison)], ["state", *states], ["step", *steps]]
+    rows = [["field", *map(_run_cell, runs)], ["state", *states], ["step", *steps]]
     rows += [[*map(literal, (one.name, *one.values))] for one in comparison.differences]
-    rows += [[literal(name), *_end_cells(name, curves)] for name in metrics[:_MOST_METRICS]]
+    rows += [[literal(name), *_end_cells(name, runs)] for name in metrics[:_MOST_METRICS]]
     notes = ["No recorded field, version or line of code differs"] * (not comparison.differences)
     notes += ["best (at its step) → last; the best of all runs is bold"] * bool(metrics)
     notes += [plural(len(metrics) - _MOST_METRICS, "more metric")] * (len(metrics) > _MOST_METRICS)
-    scripts = [facts.get("code.script", "") for facts in comparison.facts]
     codes = [
-        diff(f"Script of {label} against that of {comparison.labels[0]}", lines, "script.py in the run's directory")
-        for label, script in zip(comparison.labels, scripts, strict=True)
-        if scripts[0] and script and (lines := _diff(scripts[0], script))
+        diff(f"Script of {run.label} against that of {first.label}", lines, "script.py in the run's directory")
+        for run in others
+        if (lines := _diff(*(one.facts.get("code.script", "") for one in (first, run))))
     ]
     return _table("What differs", rows, "; ".join(notes)) + "".join(codes)
 
 
-def _end_cells(name: str, curves: Sequence[Curves]) -> Iterator[str]:
+def _end_cells(name: str, runs: Sequence[ComparedRun]) -> Iterator[str]:
     """Yield best and last value of a metric in each run."""
-    ends = [one[name].ends if name in one else None for one in curves]
+    ends = [run.curves[name].ends if name in run.curves else None for run in runs]
     known = {one.best for one in ends if one and one.best is not None}
     best = (max if direction_of(name) == "higher" else min)(known) if len(known) > 1 else None
     for one in ends:
@@ -93,42 +93,35 @@ def _end_cells(name: str, curves: Sequence[Curves]) -> Iterator[str]:
 
 @lru_cache(maxsize=MOST_RUNS)  # the tables are made again while rows arrive
 def _diff(first: str, other: str) -> Sequence[str]:
-    return [*unified_diff(first.splitlines(), other.splitlines(), lineterm="")][2:]
+    both = first.splitlines(), other.splitlines()
+    return [*unified_diff(*both, lineterm="")][2:] if all(both) else []
 
 
 _HEAD = ["run", "processes", "throughput", "efficiency", "waiting for data", "for other processes"]
 _WAITS = "data_wait", "peer_wait"
 
 
-def scaling_rows(
-    names: Sequence[str], nproc: Sequence[int | None], curves: Sequence[Curves]
-) -> tuple[list[list[str]], str]:
+def scaling_rows(runs: Sequence[ComparedRun]) -> tuple[list[list[str]], str]:
     """Return the rows of the card as HTML, the heading first, and a note; no rows unless two runs can be compared.
 
     Throughput is that of all processes; efficiency, the throughput per process against that of the fewest processes.
-
-    Args:
-        names: HTML of each run's name.
-        nproc: processes of each run; None if not recorded.
-        curves: the metrics of each run.
     """
-    known = [(count, index) for index, count in enumerate(nproc) if count]
+    known = [(run.nproc, run) for run in runs if run.nproc]
     if len({count for count, _ in known}) < 2:
         return [], ""
-    has_samples = all(_pace(curves[index], "samples") is not None for _, index in known if curves[index])
+    has_samples = all(_pace(run.curves, "samples") is not None for _, run in known if run.curves)
     unit = "samples" if has_samples else "steps"
-    rates = {index: _pace(curves[index], unit) for _, index in known}
-    _, least = min(((count, rate / count) for count, index in known if (rate := rates[index])), default=(0, 0.0))
+    paced = [(count, run, _pace(run.curves, unit)) for count, run in known]
+    _, least = min(((count, rate / count) for count, _, rate in paced if rate), default=(0, 0.0))
     rows = [_HEAD]
-    for count, index in known:
-        rate, own = rates[index], curves[index]
+    for count, run, rate in paced:
         efficiency = rate / count / least if rate else None
         # The slowest process's wait for data, and the mean wait of all for the last one.
-        waits = ["not recorded" if (wait := _mean(own, name)) is None else f"{wait:.0%}" for name in _WAITS]
+        waits = ["not recorded" if (wait := _mean(run.curves, name)) is None else f"{wait:.0%}" for name in _WAITS]
         waits[1] = "–" if count == 1 else waits[1]
         told = f"{number(rate)} {unit}/s" if rate else "not yet known"
         share = "not yet known" if efficiency is None else f"{efficiency:.0%}"
-        rows.append([names[index], str(count), told, share, *waits])
+        rows.append([_run_cell(run), str(count), told, share, *waits])
     fewest = plural(min(count for count, _ in known), "process")
     return rows, f"efficiency: throughput per process against the run on {fewest}; 100% is linear scaling"
 

@@ -179,7 +179,7 @@ def test_a_chain_of_runs_without_steps_keeps_each_ones_own_rows(work: Path, cli:
     view = view_of(third)
     assert view.is_resume_estimated and view.resumed_at == third.info["resumed_from"]["step"]
     compared = compare_runs(first, second, third)
-    assert [name for name, _ in compared.sources[2]] == [second.id, first.id]
+    assert [name for name, _ in compared.members[2].sources] == [second.id, first.id]
     planned = planned_resume(third, "ckpts/ckpt_1.pt", args=["--epochs", "3"])  # of the first
     assert planned.checkpoint.path == work / "ckpts/ckpt_1.pt" and "overwrites those of" in planned.notes[0]
 

@@ -229,7 +229,7 @@ def test_an_eye_draws_a_run_which_keeps_its_colour_while_others_are_hidden(
 ) -> None:
     assert [run.id for run in board.comparison.runs] == ids(made[: -NUM_DRAWN - 1 : -1])
     tell(board, "draw", made[-1].id, made[0].id, "nothing", None)
-    shown = dict(zip([run.id for run in board.comparison.runs], board.comparison.slots, strict=True))
+    shown = {one.run.id: one.slot for one in board.comparison.members}
     assert shown[made[-2].id] == 1 and shown[made[0].id] == 0 and made[-1].id not in shown
     monkeypatch.setattr(run_lines, "MOST_RUNS", NUM_DRAWN)
     tell(board, "draw", made[-1].id)
@@ -398,7 +398,7 @@ def test_the_stored_outputs_have_a_constant_text_and_are_renewed(
     outputs = [output for output, _ in published[:4]]
     assert [output["text/plain"] for output in outputs] == ["a board of runs", "", "", ""]
     assert made[-1].id in outputs[2]["text/html"] and "What differs" in outputs[2]["text/html"]
-    height = RunFigure(titled=False, runs=run_legend(board.comparison)).height
+    height = RunFigure(titled=False, runs=run_legend(board.comparison.members)).height
     assert Image.open(io.BytesIO(outputs[1]["image/png"])).height == 2 * height, "with the legend of the runs"
     assert made[-1].id in board._controls.plain.value, "shown until the page draws the list"
     board._canvas._handle_custom_msg({"ready": True, "width": 900}, [])

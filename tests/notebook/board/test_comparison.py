@@ -4,6 +4,7 @@ import io
 import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,8 +25,8 @@ from nbtools.notebook.plots.charts import PALETTE, Charts
 from nbtools.notebook.plots.figure import RunFigure
 from nbtools.notebook.plots.view import Options
 from nbtools.project import Project
-from nbtools.run.compare import Comparison, compare_runs
-from nbtools.run.curves import SMALL_BYTES, Curves, cached, curves_of
+from nbtools.run.compare import ComparedRun, Comparison, compare_runs
+from nbtools.run.curves import SMALL_BYTES, cached, curves_of, read_curves
 from nbtools.run.run import Run
 from nbtools.rundir.json_files import write_json
 from nbtools.rundir.rundir import RunDir
@@ -63,8 +64,8 @@ def opened() -> Iterator[Callable[..., Board]]:
 
 
 def charts_of_runs(comparison: Comparison, **options: Any) -> Charts:
-    curves = [curves_of(run.history) for run in comparison.runs]
-    return overlay(comparison, curves, Options(**options), lambda number: [SIZE] * number)
+    chosen, read = Options(**options), comparison.with_curves(read_curves)
+    return overlay(read.split_by(chosen.split), chosen, lambda number: [SIZE] * number)
 
 
 def test_every_run_has_one_colour_in_all_charts(make: MakeRun) -> None:
@@ -107,9 +108,9 @@ def test_the_run_that_diverged_first_is_named(make: MakeRun) -> None:
 
 def test_the_picture_has_a_legend_of_all_runs_and_stays_small(make: MakeRun) -> None:
     found = compare_runs([make(f"run_{number}", {"lr": number}) for number in range(20)])
-    figure = RunFigure(runs=run_legend(found))
+    figure = RunFigure(runs=run_legend(found.members))
     texts = {text.get_text() for text in figure.draw(charts_of_runs(found)).findobj(Text)}
-    assert set(found.labels) <= texts
+    assert {one.label for one in found.members} <= texts
     data = figure.png(charts_of_runs(found))
     assert len(data) < 100_000 and Image.open(io.BytesIO(data)).width == 1800
 
@@ -123,7 +124,7 @@ def plain_text(html: str) -> str:
 
 def test_tables_tell_what_differs_and_mark_the_best(make: MakeRun) -> None:
     found = compare_runs(make("a", {"lr": 1, "layers": 2}), make("b", {"lr": 2, "layers": 2}))
-    html = tables_html(found, [curves_of(run.history) for run in found.runs])
+    html = tables_html(found.with_curves(read_curves))
     words = plain_text(html)
     assert "What differs field a b state SUCCEEDED SUCCEEDED step 50/50 50/50 lr 1 2 train/loss" in words
     assert "layers" not in words
@@ -152,20 +153,21 @@ def test_scripts_that_differ_are_shown_and_uncommitted_changes_in_the_widgets_al
 
 def test_runs_on_more_processes_get_a_card_on_scaling(make: MakeRun) -> None:
     runs = [make("one", {}), make("two", {}, nproc=2, **{"train/data_wait": 0.25, "train/peer_wait": 0.125})]
-    words = plain_text(tables_html(compare_runs(runs), [curves_of(run.history) for run in runs]))
+    words = plain_text(tables_html(compare_runs(runs).with_curves(read_curves)))
     assert "Scaling run processes throughput efficiency waiting for data for other processes" in words
     assert "one 1 8 samples/s 100% not recorded –" in words and "two 2 16 samples/s 100% 25% 12%" in words
 
 
-def test_without_samples_scaling_counts_steps() -> None:
-    def rows(seconds: float) -> Curves:
+def test_without_samples_scaling_counts_steps(make: MakeRun) -> None:
+    def ran(nproc: int, seconds: float) -> ComparedRun:
         history = History()
         history.extend("".join(f'{{"step":{n},"time":{n * seconds},"loss":1}}\n' for n in range(1, 9)).encode())
-        return curves_of(history)
+        return replace(some, nproc=nproc, curves=curves_of(history))
 
-    (_, _, (_, _, rate, efficiency, *_)), _ = scaling_rows("ab", [1, 4], [rows(1.0), rows(0.5)])
+    (some,) = compare_runs(make("a", {}), least=1).members
+    (_, _, (_, _, rate, efficiency, *_)), _ = scaling_rows([ran(1, 1.0), ran(4, 0.5)])
     assert rate == "2 steps/s" and plain_text(efficiency) == "50%"
-    assert scaling_rows("ab", [2, 2], [rows(1.0), rows(0.5)]) == ([], "")
+    assert scaling_rows([ran(2, 1.0), ran(2, 0.5)]) == ([], "")
 
 
 # --- the panel --------------------------------------------------------------------------------------
@@ -204,10 +206,8 @@ def test_plot_draws_several_runs_over_each_other(make: MakeRun, cli: Callable[..
     assert cli("plot", "lr_*", "-o", path).stdout == f"{path}\n" and path.read_bytes() == first
     cli("plot", "lr_*", "-o", path, "--split", "lr", "--x", "relative", "--log")
     assert path.read_bytes() not in (first, b"")
-    assert (
-        "split='seed': no compared run has such a field"
-        in cli("plot", "lr_*", "-o", path, "--split", "seed", code=2).stderr
-    )
+    refused = cli("plot", "lr_*", "-o", path, "--split", "seed", code=2).stderr
+    assert "split='seed': no compared run has such a field" in refused
     assert "is for several runs" in cli("plot", a.id, "-o", path, "--split", "lr", code=2).stderr
     assert "'x*': fits no name" in cli("plot", "x*", "-o", path, code=2).stderr
     assert f"{a.id}: was given twice" in cli("plot", a.id, b.id, a.id, "-o", path).stderr

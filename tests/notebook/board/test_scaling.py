@@ -31,19 +31,16 @@ def script(texts: Project, tiny_config: Callable[..., Any], monkeypatch: pytest.
 def test_the_same_samples_on_one_and_two_processes_give_a_card(script: str) -> None:
     panel = scaling(script, (2, 1, 64), steps=6)
     one, two = panel.comparison.runs
-    assert panel.comparison.notes[0] == (
-        "Each run trains on the same 48 samples, one run after the other: 12 steps on 1, 6 steps on 2."
-    )
-    assert panel.comparison.notes[1] == (
-        "64 processes: left out. This machine has 2 CPU cores, and each process needs one."
-    )
+    same, left_out, *_ = panel.comparison.notes
+    assert same == "Each run trains on the same 48 samples, one run after the other: 12 steps on 1, 6 steps on 2."
+    assert left_out == "64 processes: left out. This machine has 2 CPU cores, and each process needs one."
     assert two.info["after"] == str(one.dir)
     assert [run.info["env"]["OMP_NUM_THREADS"] for run in (one, two)] == ["1", "1"]
     panel.wait(400)
     assert [run.state for run in (one, two)] == [RunState.SUCCEEDED] * 2
     assert [run.step for run in (one, two)] == [12, 6]
     assert [int(run.history["train/loss"].samples[-1]) for run in (one, two)] == [48, 48]
-    assert list(panel.comparison.labels) == ["tiny · nproc_per_node 1", "tiny · nproc_per_node 2"]
+    assert [one.label for one in panel.comparison.members] == ["tiny · nproc_per_node 1", "tiny · nproc_per_node 2"]
     words = " ".join(re.sub(r"<[^>]*>", " ", panel._controls.tables.value).split())
     assert re.search(r"nproc_per_node 1 1 [\d.]+ samples/s 100% \d+% –", words)
     assert re.search(r"nproc_per_node 2 2 [\d.]+ samples/s \d+% \d+% \d+%", words) and "linear scaling" in words
