@@ -5,9 +5,7 @@ import re
 import shutil
 import sys
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -31,7 +29,7 @@ from nbtools.notebook.comparison.overlay import run_legend
 from nbtools.notebook.plots.figure import RunFigure
 from nbtools.project import Project
 from nbtools.run.curves import Curves, curves_of
-from nbtools.run.listing import RunRow
+from nbtools.run.listing import RunList, RunRow
 from nbtools.run.run import Run
 from nbtools.rundir.json_files import read_json, write_json
 from nbtools.rundir.names import label, read_labels
@@ -39,8 +37,7 @@ from nbtools.rundir.rundir import RunDir
 
 
 @pytest.fixture
-def made(project: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[RunDir]:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+def made(project: Project) -> list[RunDir]:
     found = []
     for number in range(NUM_LINES + 3):
         started, run = 1.7e9 + 86400 * number, RunDir(project.runs / f"2026-01-{number + 1:02d}_120000_base")
@@ -55,17 +52,14 @@ def made(project: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> l
 
 
 @pytest.fixture
-def opened() -> Iterator[Callable[..., Board]]:
+def opened(kept: Callable[[Board], Board]) -> Callable[[RunList], Board]:
     """Open the board of some runs, and wait until it has read what it shows."""
-    with ExitStack() as boards:
 
-        def open_board(runs: Any) -> Board:
-            board = Board([runs])
-            boards.callback(board.close)
-            idle(board)
-            return board
+    def open_board(runs: RunList) -> Board:
+        idle(board := kept(Board([runs])))
+        return board
 
-        yield open_board
+    return open_board
 
 
 @pytest.fixture
@@ -327,13 +321,13 @@ time.sleep(60)
 
 
 @pytest.mark.promise("runs-table")
-def test_a_run_is_stopped_and_resumed_from_the_list(project: Project) -> None:
+def test_a_run_is_stopped_and_resumed_from_the_list(project: Project, kept: Callable[[Board], Board]) -> None:
     project.scripts.mkdir(exist_ok=True)
     (project.scripts / "save.py").write_text(SAVES)
     program = nt.Program(script="scripts/save.py", resume=("--from", "{checkpoint}"), cwd=str(project.root))
     run = nt.launch(program, gpus=(), torchrun=False)
     eventually(lambda: "[]" in run.log())
-    board = Board([nt.runs(project)])
+    board = kept(Board([nt.runs(project)]))
     for name in ("Stop", "Resume", "Stop"):
         if not board._lines.chosen:
             board._take({"act": "tick", "key": listed(board)[0]})
@@ -345,7 +339,6 @@ def test_a_run_is_stopped_and_resumed_from_the_list(project: Project) -> None:
             eventually(lambda: listed(board)[0] == nt.runs(project)[0].id)  # the board looks for itself
             board._take({"act": "tick", "key": listed(board)[1]})
     assert [each.state for each in nt.runs(project)] == ["STOPPED", "STOPPED"]
-    board.close()
 
 
 def test_a_board_is_closed_while_its_thread_reads(

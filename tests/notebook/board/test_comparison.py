@@ -2,10 +2,8 @@
 
 import io
 import re
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, closing
+from collections.abc import Callable, Mapping
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -32,13 +30,13 @@ from nbtools.rundir.json_files import write_json
 from nbtools.rundir.rundir import RunDir
 
 MakeRun = Callable[..., Run]
+Keep = Callable[[Board], Board]
 SIZE = (400.0, 200.0)
 
 
 @pytest.fixture
-def make(project: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> MakeRun:
-    """Make an ended run with rows, as the launcher and rank 0 write it; the user's cache is the test's own."""
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+def make(project: Project) -> MakeRun:
+    """Make an ended run with rows, as the launcher and rank 0 write it."""
 
     def make_run(name: str, values: Mapping[str, Any], num_rows: int = 50, nproc: int = 1, **more: float) -> Run:
         files = RunDir.create(project.runs, name)
@@ -55,12 +53,6 @@ def make(project: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> M
         return Run(files.path)
 
     return make_run
-
-
-@pytest.fixture
-def opened() -> Iterator[Callable[..., Board]]:
-    with ExitStack() as panels:
-        yield lambda *refs, **options: panels.enter_context(closing(compare(*refs, **options)))
 
 
 def charts_of_runs(comparison: Comparison, **options: Any) -> Charts:
@@ -133,16 +125,14 @@ def test_tables_tell_what_differs_and_mark_the_best(make: MakeRun) -> None:
 
 
 @pytest.mark.promise("source")
-def test_scripts_that_differ_are_shown_and_uncommitted_changes_in_the_widgets_alone(
-    make: MakeRun, opened: Callable[..., Board]
-) -> None:
+def test_scripts_that_differ_are_shown_and_uncommitted_changes_in_the_widgets_alone(make: MakeRun, kept: Keep) -> None:
     runs = make("a", {"lr": 1}), make("b", {"lr": 1}), make("c", {"lr": 1})
     for run, line, diff in zip(runs, ("x < 1", "x < 2", "x < 1"), ("", "-old\n+<b>new</b>\n", ""), strict=True):
         run.files.script.write_text(f"first\n{line}\n")
         run.files.source.write_text(diff)
         code = {"commit": "a" * 40, "lines": 2 * bool(diff), "sha256": "b" * 64 if diff else None}
         write_json(run.files.launch, {**run.info, "code": code})
-    panel = opened(*(Run(run.dir) for run in runs))
+    panel = kept(compare(*(Run(run.dir) for run in runs)))
     assert panel._controls.tables.value.count("<details") == 1, "c has the script of a"
     told = plain_text(panel._controls.tables.value)
     assert "Script of b against that of a @@ -1,2 +1,2 @@ first -x &lt; 1 +x &lt; 2" in told
@@ -173,26 +163,25 @@ def test_without_samples_scaling_counts_steps(make: MakeRun) -> None:
 # --- the panel --------------------------------------------------------------------------------------
 
 
-def test_rows_of_an_active_run_are_drawn_as_they_come(make: MakeRun, opened: Callable[..., Board]) -> None:
+def test_rows_of_an_active_run_are_drawn_as_they_come(make: MakeRun, kept: Keep) -> None:
     a, b = make("a", {"lr": 1}), make("b", {"lr": 2})
-    panel = opened(a, b)
+    panel = kept(compare(a, b))
     with b.files.metrics.open("a") as file:
         file.write('{"step": 60, "train/loss": 0.5}\n')
     panel.refresh()
     assert panel._reader.curves[b.id]["train/loss"].ends.last_step == 60
 
 
-def test_a_long_run_is_read_by_a_process_of_its_own(make: MakeRun, opened: Callable[..., Board]) -> None:
+def test_a_long_run_is_read_by_a_process_of_its_own(make: MakeRun, kept: Callable[[Any], CurveReader]) -> None:
     a, b = make("a", {"lr": 1}), make("b", {"lr": 2}, num_rows=9000)
     assert b.files.metrics.stat().st_size > SMALL_BYTES
-    reader = CurveReader()
+    reader = kept(CurveReader())
     assert reader.look([a, b]) and reader.unread == [b] and reader.is_reading
     assert not reader.curves[b.id]["train/loss"].is_complete
     assert reader._child is not None and reader._child.wait(60) == 0
     assert reader.look([a, b]) and not reader.unread and not reader.look([a, b])
     assert reader.curves[b.id]["train/loss"].counts.sum() == 9000 and cached(b) is not None
     assert b.rows._written.num_rows == 0, "its rows are not in this process"
-    reader.close()
 
 
 # --- the command line -------------------------------------------------------------------------------

@@ -9,6 +9,7 @@ import pytest
 
 from nbtools.config import Launch
 from nbtools.errors import LaunchError
+from nbtools.notebook.board.board import Board
 from nbtools.notebook.board.scaling import scaling
 from nbtools.project import Project
 from nbtools.run.run import Run
@@ -17,19 +18,20 @@ from nbtools.rundir.json_files import write_json
 from nbtools.rundir.rundir import RunDir, run_folders
 from nbtools.script.script import write_script
 
+Keep = Callable[[Board], Board]
+
 
 @pytest.fixture
 def script(texts: Project, tiny_config: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> str:
     """A tiny recipe's script, in a project whose machine has two cores and no GPU."""
-    monkeypatch.setenv("XDG_CACHE_HOME", str(texts.root / "cache"))
     monkeypatch.setattr("nbtools.notebook.board.scaling.num_cores", lambda: 2)
     monkeypatch.setattr("nbtools.notebook.board.scaling.devices", list)
     return str(write_script(tiny_config(), "tiny", Launch(gpus=())))
 
 
 @pytest.mark.slow
-def test_the_same_samples_on_one_and_two_processes_give_a_card(script: str) -> None:
-    panel = scaling(script, (2, 1, 64), steps=6)
+def test_the_same_samples_on_one_and_two_processes_give_a_card(script: str, kept: Keep) -> None:
+    panel = kept(scaling(script, (2, 1, 64), steps=6))
     one, two = panel.comparison.runs
     same, left_out, *_ = panel.comparison.notes
     assert same == "Each run trains on the same 48 samples, one run after the other: 12 steps on 1, 6 steps on 2."
@@ -44,7 +46,6 @@ def test_the_same_samples_on_one_and_two_processes_give_a_card(script: str) -> N
     words = " ".join(re.sub(r"<[^>]*>", " ", panel._controls.tables.value).split())
     assert re.search(r"nproc_per_node 1 1 [\d.]+ samples/s 100% \d+% –", words)
     assert re.search(r"nproc_per_node 2 2 [\d.]+ samples/s \d+% \d+% \d+%", words) and "linear scaling" in words
-    panel.close()
 
 
 def test_nothing_starts_unless_two_numbers_of_processes_fit(script: str, texts: Project) -> None:
@@ -56,7 +57,7 @@ def test_nothing_starts_unless_two_numbers_of_processes_fit(script: str, texts: 
 
 
 def test_a_script_without_a_recipe_gets_its_arguments_for_each_number(
-    script: str, texts: Project, monkeypatch: pytest.MonkeyPatch
+    script: str, texts: Project, monkeypatch: pytest.MonkeyPatch, kept: Keep
 ) -> None:
     path = texts.scripts / "own.py"
     path.write_text("import sys\nfor n in range(3):\n    print(f'step {n} loss {sys.argv[1]}')\n")
@@ -69,8 +70,7 @@ def test_a_script_without_a_recipe_gets_its_arguments_for_each_number(
         return Run(files.path)
 
     monkeypatch.setattr("nbtools.notebook.board.scaling.launch", launch)
-    panel = scaling(path, (1, 2), args=lambda count: [str(8 // count)])
+    panel = kept(scaling(path, (1, 2), args=lambda count: [str(8 // count)]))
     assert "args=lambda n" in panel.comparison.notes[0]
     assert [options["args"] for options in launched] == [["8"], ["4"]]
     assert [options["after"] for options in launched] == [None, panel.comparison.runs[0]]
-    panel.close()

@@ -31,9 +31,8 @@ HOSTILE = "</script><script>alert(1)</script>"
 
 
 @pytest.fixture
-def make(project: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Make:
-    """Make an ended run of five noisy metrics; the user's cache is the test's own."""
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+def make(project: Project) -> Make:
+    """Make an ended run of five noisy metrics."""
 
     def make_run(name: str, seed: int = 0, num_rows: int = 3000, **values: Any) -> Run:
         files = RunDir.create(project.runs, name)

@@ -64,6 +64,12 @@ def control(form: nt.ConfigForm, description: str) -> Any:
     return next(widget for widget in widgets_of(form) if getattr(widget, "description", None) == description)
 
 
+def fill(form: nt.ConfigForm, **values: Any) -> None:
+    """Type or choose these values, one after the other."""
+    for name, value in values.items():
+        control(form, name).value = value
+
+
 def labelled(form: nt.ConfigForm, name: str) -> Any:
     """The row of a field, also of one whose label is a widget of its own."""
     return next(row.widget for row in form._body.view.sections.rows if row.field.name == name)
@@ -134,17 +140,14 @@ def test_wrong_value_is_explained_in_its_row_and_disables_the_buttons(
 
 
 def test_all_mistakes_are_listed_at_once_in_the_order_of_the_rows(form: nt.ConfigForm) -> None:
-    control(form, "weight_decay").value = "-1"
-    control(form, "hidden_size").value = "wide"
-    control(form, "script").value = "1st"
+    fill(form, weight_decay="-1", hidden_size="wide", script="1st")
     assert [link.partition(":")[0] for link in mistakes(form)] == ["script", "hidden_size", "weight_decay"]
     control(form, "hidden_size").value = "64"
     assert [link.partition(":")[0] for link in mistakes(form)] == ["script", "weight_decay"]
 
 
 def test_mistake_between_two_fields_is_listed_beside_those_of_others(form: nt.ConfigForm) -> None:
-    control(form, "hidden_size").value = "65"
-    control(form, "epochs").value = "many"
+    fill(form, hidden_size="65", epochs="many")
     assert [link.partition(":")[0].partition("=")[0] for link in mistakes(form)] == ["hidden_size", "epochs"]
     control(form, "num_heads").value = "none"
     assert [link.partition(":")[0] for link in mistakes(form)] == ["num_heads", "epochs"], "65 is not known to be wrong"
@@ -165,9 +168,7 @@ def test_link_of_a_mistake_unfolds_its_row_and_moves_the_cursor_there(
 
 def test_heading_of_a_folded_section_counts_what_is_changed_and_wrong_inside(form: nt.ConfigForm) -> None:
     assert control(form, "Training · 28 more")
-    control(form, "weight_decay").value = "0.5"
-    control(form, "warmup_ratio").value = "0.2"
-    control(form, "adam_beta1").value = "2"
+    fill(form, weight_decay="0.5", warmup_ratio="0.2", adam_beta1="2")
     control(form, "Training · 28 more · 2 changed · 1 wrong").value = True
     assert is_visible(form, control(form, "weight_decay"))
     assert not is_visible(form, control(form, "vocab_size")), "of another section"
@@ -210,8 +211,7 @@ def test_preset_fills_the_form_and_counts_what_is_changed_afterwards(form: nt.Co
     control(form, "preset").value = "4gpu_standard"
     config, launch = RECIPES["mlm_pretraining"].preset("4gpu_standard")
     assert (form.config, form.launch_settings) == (config, launch)
-    control(form, "batch_size").value = "1"
-    control(form, "nproc_per_node").value = "2"
+    fill(form, batch_size="1", nproc_per_node="2")
     assert "+ 2 changes" in text(form)
     assert f"preset: {config.batch_size}" in text(form)
     control(form, "Reset").click()
@@ -367,8 +367,7 @@ def test_values_of_slurm_are_read_from_their_rows(form: nt.ConfigForm) -> None:
     control(form, "where").value = "Slurm"
     values: dict[str, Any] = {"partition": "gpu", "time_limit": "8:00:00", "gpus_per_node": "a100:4"}
     values["preamble"] = "module load cuda\nexport A=1"
-    for name, typed in {**values, "nnodes": "2", "cpus_per_task": "16"}.items():
-        control(form, name).value = typed
+    fill(form, **values, nnodes="2", cpus_per_task="16")
     assert form.launch_settings.nnodes == 2
     assert form.launch_settings.cluster == Slurm(**values, cpus_per_task=16)
     control(form, "gpus_per_node").value = "2"
@@ -386,8 +385,7 @@ def test_values_of_slurm_are_read_from_their_rows(form: nt.ConfigForm) -> None:
 def test_wrong_value_of_slurm_is_explained_in_its_row(
     form: nt.ConfigForm, field: str, typed: str, message: str
 ) -> None:
-    control(form, "where").value = "Slurm"
-    control(form, "gpus_per_node").value = "" if typed == "gpu" else "2"
+    fill(form, where="Slurm", gpus_per_node="" if typed == "gpu" else "2")
     control(form, field).value = typed
     row = next(w for w in widgets_of(form) if control(form, field) in getattr(w, "children", ()))
     assert message in html.unescape(row.children[1].value)
@@ -400,8 +398,7 @@ def test_wrong_value_of_slurm_is_explained_in_its_row(
 def test_choice_of_slurm_keeps_the_cpu_as_no_gpus_and_a_preset_changes_that(form: nt.ConfigForm) -> None:
     control(form, "where").value = "Slurm"
     assert (control(form, "gpus_per_node").value, form.launch_settings.gpus) == ("0", None)
-    control(form, "partition").value = "gpu"
-    control(form, "preset").value = "4gpu_standard"
+    fill(form, partition="gpu", preset="4gpu_standard")
     cluster = form.launch_settings.cluster
     assert cluster is not None and (cluster.partition, cluster.gpus_per_node) == ("gpu", None)
     assert "change" not in text(form).partition("script")[0]
@@ -414,8 +411,7 @@ def test_first_choice_of_slurm_fills_in_the_sites_defaults(
     (tmp_path / "slurm.toml").write_text('partition = "gpu"\naccount = "lab"\n')
     control(form, "where").value = "Slurm"
     assert form.launch_settings.cluster == Slurm(partition="gpu", account="lab", gpus_per_node=0)
-    control(form, "partition").value = "other"
-    control(form, "where").value = "this machine"
+    fill(form, partition="other", where="this machine")
     control(form, "where").value = "Slurm"  # not again
     assert getattr(form.launch_settings.cluster, "partition", None) == "other"
 
@@ -524,8 +520,7 @@ def test_program_is_listed_chosen_and_written_as_a_launcher_script(project: Proj
     assert "give script, the path of a file" in "".join(mistakes(form))
     control(form, "file").value = "train.py"
     assert form.name == "run_train"
-    control(form, "args").value = "--lr 0.5 'two words'"
-    control(form, "name").value = "mine"
+    fill(form, args="--lr 0.5 'two words'", name="mine")
     assert (form.program.script, form.program.args) == ("train.py", ("--lr", "0.5", "two words"))
     assert not control(form, "Launch").disabled
     assert "train.py --lr 0.5 'two words'" in text(form)
@@ -756,8 +751,7 @@ def test_path_is_not_read_while_it_is_typed(form: nt.ConfigForm) -> None:
 
 
 def test_summary_multiplies_the_batch_and_names_the_commands(form: nt.ConfigForm) -> None:
-    control(form, "batch_size").value = "8"
-    control(form, "gradient_accumulation_steps").value = "3"
+    fill(form, batch_size="8", gradient_accumulation_steps="3")
     shown = text(form)
     assert re.search(r"48\s+effective batch", shown)
     assert "8 × 3 accumulated × 2 processes" in shown and "nbtools launch scripts/demo.py" in shown

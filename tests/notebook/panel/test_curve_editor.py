@@ -1,8 +1,7 @@
 """The Log tab: numbers are buttons, and the editor turns a clicked one into a pattern."""
 
 import re
-from collections.abc import Iterator
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -32,11 +31,10 @@ def run(project: Project) -> RunDir:
 
 
 @pytest.fixture
-def panel(run: RunDir) -> Iterator[LivePlot]:
-    plot = LivePlot(run.path)
+def panel(run: RunDir, kept: Callable[[LivePlot], LivePlot]) -> LivePlot:
+    plot = kept(LivePlot(run.path))
     plot.refresh()
-    yield plot
-    plot.close()
+    return plot
 
 
 def editor_of(panel: LivePlot) -> Any:
@@ -120,10 +118,9 @@ def test_a_message_of_the_page_that_names_no_number_changes_nothing(panel: LiveP
     assert read_user_config("curves") == {}
 
 
-def test_a_recipe_has_no_buttons(run: RunDir, tmp_path: Path) -> None:
+def test_a_recipe_has_no_buttons(run: RunDir, kept: Callable[[LivePlot], LivePlot]) -> None:
     write_json(run.launch, {"script": "x.py", "recipe": "mlm_pretraining", "launch": {}})
-    plot = LivePlot(run.path)
+    plot = kept(LivePlot(run.path))
     plot.refresh()
     assert "<button" not in plot._widgets.tabs.log.text.value
     assert plot._widgets.tabs.log.curves.layout.display == "none"
-    plot.close()

@@ -1,6 +1,7 @@
 """What counts the rows of a program's file, and which columns are drawn, is changed by a click, for all runs."""
 
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -62,25 +63,24 @@ def pressed(shown: Any) -> list[str]:
     return [each.description for row in shown.children[0].children[1:] for each in row.children[1:] if each.value]
 
 
-def test_a_table_without_a_counter_is_offered_and_drawn_by_its_order(run: Run) -> None:
+def test_a_table_without_a_counter_is_offered_and_drawn_by_its_order(
+    run: Run, kept: Callable[[LivePlot], LivePlot]
+) -> None:
     (Path(run.info["cwd"]) / "log.csv").write_text("G_A,D_A\n1.5,0.5\n1.4,0.6\n")
-    panel = LivePlot(run.dir)
+    panel = kept(LivePlot(run.dir))
     panel.refresh()
     shown = panel._widgets.files.widget
-    eventually(lambda: shown.children)
     (counter,) = shown.children[0].children
     assert (counter.value, [value for _, value in counter.options]) == (None, [""])
     counter.value = ""
     eventually(lambda: pressed(shown) == ["g_a", "d_a"])
     assert run.history["g_a"].unit == "row"
-    panel.close()
 
 
-def test_the_panel_offers_the_columns_and_draws_again(run: Run) -> None:
-    panel = LivePlot(run.dir)
+def test_the_panel_offers_the_columns_and_draws_again(run: Run, kept: Callable[[LivePlot], LivePlot]) -> None:
+    panel = kept(LivePlot(run.dir))
     panel.refresh()
     shown = panel._widgets.files.widget
-    eventually(lambda: shown.children)
     counter, _ = shown.children[0].children
     assert (counter.value, [value for _, value in counter.options]) == ("step", ["step", "tokens", "loss", ""])
     assert pressed(shown) == ["tokens", "train/loss"]
@@ -88,7 +88,6 @@ def test_the_panel_offers_the_columns_and_draws_again(run: Run) -> None:
     eventually(lambda: (shown.children[0].children[0].value, pressed(shown)) == ("tokens", ["train/loss"]))
     shown.children[0].children[1].children[1].value = False
     eventually(lambda: "not drawn" in panel._widgets.words.sources.value)
-    panel.close()
 
 
 def test_a_folder_that_cannot_be_written_is_named(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

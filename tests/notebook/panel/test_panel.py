@@ -70,18 +70,16 @@ def folder(tmp_path: Path) -> Iterator[RunFolder]:
 
 
 @pytest.fixture
-def show() -> Iterator[Show]:
-    """Open panels that are closed at the end, whatever happens."""
-    with contextlib.ExitStack() as panels:
+def show(kept: Callable[[LivePlot], LivePlot]) -> Show:
+    """Open panels that are closed at the end."""
 
-        def open_panel(folder: RunFolder | Run, *, is_refreshed: bool = False, **options: Any) -> LivePlot:
-            panel = LivePlot(folder.files.path, **{"refresh_s": 0.05, **options})
-            panels.callback(panel.close)
-            if is_refreshed:
-                panel.refresh()
-            return panel
+    def open_panel(folder: RunFolder | Run, *, is_refreshed: bool = False, **options: Any) -> LivePlot:
+        panel = kept(LivePlot(folder.files.path, **{"refresh_s": 0.05, **options}))
+        if is_refreshed:
+            panel.refresh()
+        return panel
 
-        yield open_panel
+    return open_panel
 
 
 @pytest.mark.promise("fault-22")
@@ -823,16 +821,6 @@ def test_checkpoints_are_offered_newest_first_with_their_loss(folder: RunFolder,
     assert panel._widgets.buttons.stop.disabled
 
 
-def test_stop_answers_at_once_and_then_in_a_sentence(folder: RunFolder, show: Show) -> None:
-    panel = show(folder)
-    eventually(lambda: "Running" in words(panel))
-    panel._widgets.buttons.stop.click()
-    assert panel._widgets.buttons.stop.disabled
-    panel._widgets.buttons.stop.click()
-    eventually(lambda: "Stopping…" not in panel._widgets.note.value, 60)
-    assert panel._widgets.note.value
-
-
 def test_an_edit_during_an_action_is_taken_after_it_and_a_late_click_is_not(
     folder: RunFolder, show: Show, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -842,6 +830,7 @@ def test_an_edit_during_an_action_is_taken_after_it_and_a_late_click_is_not(
     eventually(lambda: not panel._widgets.buttons.stop.disabled)
     for _ in range(2):
         panel._widgets.buttons.stop.click()
+        assert panel._widgets.buttons.stop.disabled and "Stopping…" in panel._widgets.note.value, "at once"
     panel._widgets.tabs.log.editor.keep(["loss {train/loss}"])
     go_on.set()
     eventually(lambda: "it was stopped\n1 pattern " in panel._widgets.note.value)
@@ -887,25 +876,32 @@ def resumed_as(child: RunFolder, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     return asked
 
 
-def test_after_a_resume_the_panel_shows_the_new_run(
-    folder: RunFolder, tmp_path: Path, show: Show, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("typed", ["", "learning_rate=1e-4"])
+def test_a_resume_or_a_fork_is_shown_in_the_panel_and_says_what_it_changed(
+    folder: RunFolder, tmp_path: Path, show: Show, monkeypatch: pytest.MonkeyPatch, typed: str
 ) -> None:
     folder.rows(1, 200)
     folder.checkpoint(200, 3.25)
     folder.end()
     panel = show(folder)
-    eventually(lambda: not panel._widgets.tabs.checkpoints.start.disabled and threads(panel) == [])
-    child = made(tmp_path, "2026-01-31_152233_tiny", resumed_from={"run": folder.files.id, "step": 200})
+    listed = panel._widgets.tabs.checkpoints
+    assert listed.changes.disabled == listed.choice.disabled
+    eventually(lambda: not listed.start.disabled and not listed.changes.disabled and threads(panel) == [])
+    origin = {"run": folder.files.id, "checkpoint": "step-000200", "step": 200}
+    origin |= {"changes": {"learning_rate": [0.001, 0.0001]}} if typed else {}
+    child = made(tmp_path, "2026-01-31_152233_tiny_2", resumed_from=origin)
     asked = resumed_as(child, monkeypatch)
     try:
-        panel._widgets.tabs.checkpoints.choice.index = 1
-        panel._widgets.tabs.checkpoints.start.click()
+        listed.choice.index, listed.changes.value = 0 if typed else 1, typed
+        listed.start.click()
         eventually(lambda: f"as {child.files.id}" in words(panel))
-        assert [(run, checkpoint.step, changes) for run, checkpoint, changes in asked] == [(folder.files.id, 200, {})]
-        assert "a warning of the launch" in words(panel)
+        found = [(run, checkpoint and checkpoint.step, changes) for run, checkpoint, changes in asked]
+        assert found == [(folder.files.id, None, {"learning_rate": 1e-4}) if typed else (folder.files.id, 200, {})]
+        assert "a warning of the launch" in words(panel) and listed.changes.value == ""
         child.rows(201, 230)
         eventually(lambda: "step 230 of 100" in words(panel))
-        assert f"resumed from {folder.files.id} at step 200" in words(panel)
+        told, changed = "forked" if typed else "resumed", ": learning_rate 0.001 -> 0.0001" * bool(typed)
+        assert html.literal(f"{told} from {folder.files.id} at step 200{changed}") in panel._widgets.words.header.value
         eventually(lambda: not panel._widgets.buttons.stop.disabled)
         child.end()
         eventually(lambda: threads(panel) == [] and "Succeeded" in words(panel))
@@ -954,31 +950,6 @@ def test_a_checkpoint_chosen_during_a_run_says_when_it_can_start(folder: RunFold
     assert "can start once this run has ended" in controls.changing.value
     folder.end()
     eventually(lambda: not controls.start.disabled and controls.changing.value == "")
-
-
-def test_typed_changes_make_a_fork_that_says_what_it_changed(
-    folder: RunFolder, tmp_path: Path, show: Show, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    folder.checkpoint(200, 3.25)
-    folder.end()
-    panel = show(folder)
-    listed = panel._widgets.tabs.checkpoints
-    assert listed.changes.disabled == listed.choice.disabled
-    eventually(lambda: not listed.start.disabled and not listed.changes.disabled)
-    origin = {"run": folder.files.id, "checkpoint": "step-000200", "step": 200}
-    changes = {"learning_rate": [0.001, 0.0001]}
-    child = made(tmp_path, "2026-01-31_152233_tiny_2", resumed_from={**origin, "changes": changes})
-    asked = resumed_as(child, monkeypatch)
-    try:
-        listed.changes.value = "learning_rate=1e-4"
-        listed.start.click()
-        eventually(lambda: f"as {child.files.id}" in words(panel))
-        assert asked == [(folder.files.id, None, {"learning_rate": 1e-4})]
-        assert listed.changes.value == ""
-        told = html.literal(f"forked from {folder.files.id} at step 200: learning_rate 0.001 -> 0.0001")
-        eventually(lambda: told in panel._widgets.words.header.value)
-    finally:
-        child.release()
 
 
 def test_a_stored_notebook_keeps_the_picture_of_a_run_that_ended_after_the_cell(folder: RunFolder) -> None:

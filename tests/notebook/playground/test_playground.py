@@ -2,7 +2,7 @@
 
 import html
 import json
-from collections.abc import Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -26,10 +26,8 @@ def run(cpu_project: Project, monkeypatch: pytest.MonkeyPatch) -> Run:
 
 
 @pytest.fixture
-def playground(run: Run) -> Iterator[Playground]:
-    made = nt.Playground(run, "w1 <b>", sample_steps=4)
-    yield made
-    made.close()
+def playground(run: Run, kept: Callable[[Playground], Playground]) -> Playground:
+    return kept(nt.Playground(run, "w1 <b>", sample_steps=4))
 
 
 def setting(playground: Playground, name: str) -> Any:

@@ -68,7 +68,6 @@ Show = Callable[..., FormBody]
 def show(project: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Show:
     """Make the form of a program in a project of its own, and wait until its arguments are shown."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
 
     def make(source: str, args: tuple[str, ...] = (), *, asks: bool = False) -> FormBody:
         (tmp_path / "train.py").write_text(source)
