@@ -98,7 +98,7 @@ def by_codes(texts: list[str], said: list[str]) -> list[list[str]]:
     for text in texts:
         table.append(text, "en", [0])
     said.append(split.repeated_note(split.keys_of(texts), "text"))
-    return [[table.text(row) for row in part.tolist()] for part in split_texts(table, 0.1, 0.5)]
+    return [[table.text(row) for row in part.tolist()] for part in split_texts(table, table.keys(), 0.1, 0.5)]
 
 
 @pytest.mark.promise("safety-split")

@@ -292,8 +292,8 @@ def read_descriptions(path: Path, form: Callable[[str], str]) -> dict[str, str]:
     return found
 
 
-def split_texts(table: CodedTexts, share: float, test_fraction: float = 0.0) -> tuple[Rows, Rows, Rows]:
-    """Divide the rows of a table for training, evaluation and test so that no text is in two of them.
+def split_texts(table: CodedTexts, keys: split.Keys, share: float, test_fraction: float) -> tuple[Rows, Rows, Rows]:
+    """Divide the rows of a table, with its `keys()`, for training, evaluation and test: no text is in two of them.
 
     Whole texts are held out, as in `split.choose`; those that `clean_text` makes equal are in one part, cleaned or not.
     A text whose codes the training would not see otherwise is trained on; where too few texts are left to hold out any,
@@ -302,7 +302,7 @@ def split_texts(table: CodedTexts, share: float, test_fraction: float = 0.0) -> 
     Returns:
         Row numbers in ascending order, for training, evaluation and test.
     """
-    keys, lengths = table.keys(), table.lengths()
+    lengths = table.lengths()
     held_out = _covered(table, keys, split.choose(keys, lengths, share, fewest=2))
     if not held_out.any():
         for least in np.unique(keys)[:_FEW_TEXTS]:

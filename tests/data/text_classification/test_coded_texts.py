@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from pyarrow import parquet
 
 from nbtools.data.corpus import Clean
-from nbtools.data.text_classification.coded_texts import CodedTexts, Columns, clean_text, read_texts, split_texts
+from nbtools.data.text_classification.coded_texts import CodedTexts, Columns, Rows, clean_text, read_texts, split_texts
 from nbtools.data.text_classification.codes import MISSING, generic_code, hisco_code
 from nbtools.errors import DataError
 from nbtools.recipes import TextClassificationConfig
@@ -299,6 +299,10 @@ def a_table(rows: list[tuple[str, list[int]]]) -> CodedTexts:
     return table
 
 
+def divided(table: CodedTexts, share: float, test_fraction: float = 0.0) -> tuple[Rows, Rows, Rows]:
+    return split_texts(table, table.keys(), share, test_fraction)
+
+
 @given(
     rows=st.lists(
         st.tuples(st.sampled_from([f"text {number}" for number in range(30)]), st.sets(st.integers(0, 5), min_size=1)),
@@ -313,13 +317,13 @@ def test_no_text_is_in_two_parts_and_every_held_out_code_is_trained_on(
 ) -> None:
     numbers = {number: place for place, number in enumerate(dict.fromkeys(n for _, each in rows for n in sorted(each)))}
     table = a_table([(text, [numbers[number] for number in sorted(each)]) for text, each in rows])
-    train, evaluation, test = split_texts(table, share, test_fraction)
+    train, evaluation, test = divided(table, share, test_fraction)
     held_out = np.concatenate([evaluation, test])
     assert sorted([*train.tolist(), *held_out.tolist()]) == list(range(len(rows)))
     texts = [{table.text(row) for row in part.tolist()} for part in (train, evaluation, test)]
     assert len(set().union(*texts)) == sum(map(len, texts)), "the same text is in one part"
     assert bool(texts[2]) == bool(test_fraction and len(texts[1]) + len(texts[2]) > 1)
-    assert train.tolist() == split_texts(table, share)[0].tolist(), "the training does not change"
+    assert train.tolist() == divided(table, share)[0].tolist(), "the training does not change"
     seen = {number for row in train.tolist() for number in table.codes(row)}
     assert {number for row in held_out.tolist() for number in table.codes(row)} <= seen
 
@@ -327,16 +331,16 @@ def test_no_text_is_in_two_parts_and_every_held_out_code_is_trained_on(
 def test_which_side_a_text_is_on_hardly_depends_on_other_texts() -> None:
     rows = [(f"text {number}", [0]) for number in range(2000)]
     first = a_table(rows)
-    held_out = {first.text(row) for row in np.concatenate(split_texts(first, 0.1, 0.5)[1:]).tolist()}
+    held_out = {first.text(row) for row in np.concatenate(divided(first, 0.1, 0.5)[1:]).tolist()}
     assert 150 < len(held_out) < 250
     second = a_table([*rows[1000:][::-1], ("another", [0])])
-    again = {second.text(row) for row in split_texts(second, 0.1)[1].tolist()}
+    again = {second.text(row) for row in divided(second, 0.1)[1].tolist()}
     assert len(again ^ {text for text, _ in rows[1000:] if text in held_out}) < 10, "but for the last ones"
 
 
 def test_of_few_texts_one_is_held_out_if_its_code_is_trained_on_all_the_same() -> None:
-    assert [len(rows) for rows in split_texts(a_table([("one", [0]), ("two", [0]), ("three", [0])]), 1e-9)] == [1, 2, 0]
-    train, held_out, _ = split_texts(a_table([("one", [0]), ("two", [1]), ("three", [1])]), 1e-9)
+    assert [len(rows) for rows in divided(a_table([("one", [0]), ("two", [0]), ("three", [0])]), 1e-9)] == [1, 2, 0]
+    train, held_out, _ = divided(a_table([("one", [0]), ("two", [1]), ("three", [1])]), 1e-9)
     assert (len(train), len(held_out)) == (2, 1)
     assert held_out[0] != 0
-    assert [len(rows) for rows in split_texts(a_table([("one", [0]), ("one", [0])]), 0.5)] == [2, 0, 0]
+    assert [len(rows) for rows in divided(a_table([("one", [0]), ("one", [0])]), 0.5)] == [2, 0, 0]
