@@ -42,6 +42,7 @@ from nbtools.training.process import heartbeat_writer
 from nbtools.training.process.device import choose_device, stay_on_this_machine
 from nbtools.training.process.heartbeat_writer import HeartbeatWriter
 from nbtools.training.process.signals import StopRequest, die_with_agent
+from nbtools.training.process.vote import Vote
 
 from forked_rank import start_ranks
 from trainings import TINY, ByHand, assert_same_checkpoints, rows
@@ -191,6 +192,27 @@ def test_only_the_last_accumulated_pass_sends_gradients() -> None:
         with accumulating(model, is_last=micro_step == 4):
             model(torch.ones(3, 2)).sum().backward()
         assert len(sent) == (1 if micro_step == 4 else 0)
+
+
+@pytest.mark.usefixtures("group")
+@pytest.mark.parametrize(("step_s", "within_s"), [(0.01, 1.01), (0.05, 1.05), (5.0, 10.0)])
+def test_a_request_waits_a_second_and_a_step_at_most_or_two_slow_steps(
+    step_s: float, within_s: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By a clock that each step moves on, so that the machine's speed does not matter."""
+    now_s, asked_s, waits_s = [100.0], list[float](), list[float]()
+    monkeypatch.setattr(time, "monotonic", lambda: now_s[0])
+    vote = Vote(StopRequest(), dist.group.WORLD)
+    vote.num_waiting = lambda: len(asked_s)
+    for number in range(500):
+        now_s[0] += step_s
+        vote.agreed()
+        if vote.has_requests and asked_s:
+            waits_s += [now_s[0] - asked_s.pop()]
+        elif number > 60 and not asked_s:  # at any moment of the next step
+            asked_s.append(now_s[0] + step_s * (number % 7) / 7)
+    assert len(waits_s) > 7
+    assert max(waits_s) <= within_s
 
 
 class Layers(torch.nn.Module):
@@ -376,6 +398,7 @@ from pathlib import Path
 from nbtools.rundir.rundir import RunDir
 from nbtools.training.process import heartbeat_writer
 from nbtools.training.process.signals import StopRequest, die_with_agent
+from nbtools.training.process.vote import Vote
 heartbeat_writer._BEAT_EVERY_S = 0.1
 with StopRequest() as stop:
     heartbeat_writer.HeartbeatWriter(RunDir(Path(sys.argv[1])), int(os.environ["RANK"]), stop)
