@@ -53,7 +53,7 @@ def test_a_steered_run_its_fork_and_its_repetition_are_repeated(cpu_project: Pro
     again = repeated(repeated(run))
     shown = cli("show", again.id).stdout
     assert "equal to the bit" in shown and f"nbtools launch --again {again.id}" in shown
-    fork = nt.resume(run, run.checkpoints[0], changes={"max_steps": run.step + 5})
+    fork = nt.resume(run, run.checkpoints[0], changes={"max_steps": run.step + 5, "strategy": "fsdp"})
     fork.wait(timeout_s=300)
     next((cpu_project.root / "texts").iterdir()).touch()
     with pytest.warns(UserWarning, match=r"values may differ: .* was changed since"):
