@@ -55,14 +55,6 @@ def test_a_request_that_was_answered_before_a_restart_is_not_taken_again(run: Ru
     assert [request.name for request in Inbox(run.path).take()] == [name]
 
 
-def linked(link: Callable[[Path, Path], None]) -> Callable[[RunDir], None]:
-    def put(run: RunDir) -> None:
-        run.path.joinpath("elsewhere").write_text('{"format": 1, "action": "save"}')
-        link(run.requests / f"{NAME}.json", run.path / "elsewhere")
-
-    return put
-
-
 def written(text: str, file: str = f"{NAME}.json") -> Callable[[RunDir], None]:
     return lambda run: (run.requests / file).write_text(text) and None
 
@@ -70,8 +62,8 @@ def written(text: str, file: str = f"{NAME}.json") -> Callable[[RunDir], None]:
 @pytest.mark.parametrize(
     ("put", "problem"),
     [
-        (linked(Path.symlink_to), "cannot be opened"),
-        (linked(Path.hardlink_to), "is not a plain file"),
+        (lambda run: (run.requests / f"{NAME}.json").symlink_to(run.path / "elsewhere"), "cannot be opened"),
+        (lambda run: (run.requests / f"{NAME}.json").hardlink_to(run.path / "elsewhere"), "is not a plain file"),
         (lambda run: os.mkfifo(run.requests / f"{NAME}.json"), "is not a plain file"),
         (lambda run: (run.requests / f"{NAME}.json").mkdir(), "is not a plain file"),
         (written("{", "notes.txt"), "is no name of a request"),
@@ -94,6 +86,7 @@ def test_what_is_no_request_is_named_once_and_not_followed(
     run: RunDir, put: Callable[[RunDir], None], problem: str
 ) -> None:
     run.requests.mkdir()
+    (run.path / "elsewhere").write_text('{"format": 1, "action": "save"}')
     put(run)
     write_request(run, action="evaluate")
     inbox = Inbox(run.path)

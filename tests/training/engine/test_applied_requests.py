@@ -120,10 +120,8 @@ def test_what_cannot_be_done_is_refused_with_a_reason_and_changes_nothing(steere
     }
     values = [{"values": {name: json.loads(text)}} for name, _, text in (word.partition("=") for word in wrong)]
     both = {"values": {"log_every": 2, "eval_every": 0}}
-    files = steered(
-        "mlm_pretraining", {4: [*values, both, {"action": "continue"}], 12: [{"action": "save"}]}, epochs=20
-    )
-    plain = steered("mlm_pretraining", {}, epochs=20)
+    asked = {4: [*values, both, {"action": "continue"}], 12: [{"action": "save"}]}
+    files, plain = (steered("mlm_pretraining", each, epochs=20) for each in (asked, {}))
     refused = [event.refused for event in read_events(files)]
     assert len(refused) == len(wrong) + 3
     for said, expected in zip(refused, (*wrong.values(), "must be >= 1", "the training is not paused"), strict=False):
@@ -253,15 +251,8 @@ def test_ranks_take_random_requests_after_the_same_steps(
     nproc: int, num_asked: int, start: ByHand, texts: Project
 ) -> None:
     """Each rank writes the values of every step; requests come at any time, and pauses and a stop are among them."""
-    config = RECIPES["mlm_pretraining"].config_class(
-        **{
-            **TINY["mlm_pretraining"],
-            "max_steps": 1_000_000,
-            "epochs": 10_000,
-            "eval_every": 10**6,
-            "checkpoint_every": 10**6,
-        }
-    )
+    seldom = {"max_steps": 1_000_000, "epochs": 10_000, "eval_every": 10**6, "checkpoint_every": 10**6}
+    config = RECIPES["mlm_pretraining"].config_class(**{**TINY["mlm_pretraining"], **seldom})
     start.script.write_text(script_text(config, _NOTED))
     chance = random.Random(0)
 
@@ -269,13 +260,9 @@ def test_ranks_take_random_requests_after_the_same_steps(
         eventually(lambda: any(texts.runs.glob("20*/controls.json")))
         files = RunDir(next(texts.runs.glob("20*")))
         for number in range(num_asked):
-            chosen = chance.choice(("rate", "rate", "every", "pause", "wrong"))
-            if chosen == "rate":
-                write_request(files, values={"learning_rate": 1e-3 * (number + 1)})
-            elif chosen == "every":
-                write_request(files, values={"log_every": chance.randint(1, 9), "learning_rate": 1e-5 * (number + 1)})
-            elif chosen == "wrong":
-                write_request(files, values={"batch_size": number})
+            rate, every = {"learning_rate": 1e-3 * (number + 1)}, {"log_every": chance.randint(1, 9)}
+            if values := chance.choice((rate, rate, {**rate, **every}, {"batch_size": number}, None)):
+                write_request(files, values=values)
             else:
                 write_request(files, action="pause")
                 write_request(files, action="continue")
