@@ -62,6 +62,9 @@ FORMAT = 1
 MOST_BYTES = 4096
 _FILE = re.compile(r"[0-9]{19}-[0-9a-f]{12}\.json")
 _MOST_AT_ONCE = 64
+_MOST_BRACKETS = 100
+"""Bounds the depth of a request: a deep one would end the training where it is copied, by a RecursionError."""
+_MOST_DIGITS = 18
 _LONGEST_NAME = 100
 _PAUSED_LOOK_EVERY_S = 0.2
 
@@ -147,11 +150,13 @@ def _read(file: str, folder: int) -> Request:
 
 def parsed(name: str, data: bytes) -> Request:
     """Return the request in the content of a file."""
+    if data.count(b"[") + data.count(b"{") > _MOST_BRACKETS:
+        return Request(name, problem=f"has more than {_MOST_BRACKETS} brackets")
     try:
-        content = json.loads(data)
+        content = json.loads(data, parse_int=lambda text: int(text) if len(text) <= _MOST_DIGITS else float(text))
         json.dumps(content, allow_nan=False)  # Python reads NaN and 1e999, too
         action, values = content.get("action", ""), content.get("values", {})
-    except (ValueError, AttributeError, RecursionError):
+    except (ValueError, AttributeError):
         return Request(name, problem="is not a JSON object of finite numbers")
     if content.get("format") != FORMAT:
         return Request(name, problem=f"has the format {_plain(content.get('format'))}, not {FORMAT}")
@@ -179,14 +184,17 @@ def decoded(data: bytes) -> list[Request]:
 
 
 def append_rows(path: Path, rows: Collection[Mapping[str, Any]]) -> None:
-    """Append rows to a file of JSON lines, all at once; OSError if the disk is full."""
+    """Append rows to a file of JSON lines; OSError if the disk is full, and then none of them is there."""
     lines = b"".join(json.dumps(row, allow_nan=False).encode() + b"\n" for row in rows)
     flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     descriptor = os.open(path, flags, 0o644)
     try:
         size = os.fstat(descriptor).st_size
         is_torn = size > 0 and os.pread(descriptor, 1, size - 1) != b"\n"  # by a crash or a full disk
-        os.write(descriptor, b"\n" * is_torn + lines)
+        lines = b"\n" * is_torn + lines
+        if os.write(descriptor, lines) < len(lines):  # what fits on a disk that is almost full, without an error
+            os.ftruncate(descriptor, size)
+            raise OSError(f"{path}: no space is left for whole rows")
     finally:
         os.close(descriptor)
 
@@ -209,11 +217,11 @@ def poll(
     folder = os.environ.get("NBTOOLS_RUN_DIR")
     if not folder or step % every:
         return []
-    polled, taken = _polled(Path(folder)), (*actions, "pause", "continue")
-    changes = polled.look(step, values or {}, taken)
+    polled, taken, current = _polled(Path(folder)), (*actions, *_HOLDS), dict(values or {})
+    changes = polled.look(step, current, taken)
     while polled.is_paused:
         time.sleep(_PAUSED_LOOK_EVERY_S)
-        changes += polled.look(step, values or {}, taken)
+        changes += polled.look(step, current, taken)
     return changes
 
 
@@ -221,7 +229,7 @@ class _Polled:
     """The requests to this program, as its ranks have polled them."""
 
     def __init__(self, run: Path) -> None:
-        self._run, self._offered = run, dict[str, Any]()
+        self._run, self._offered, self._unwritten = run, dict[str, Any](), list[dict[str, Any]]()
         send, is_main = _process_group()
         earlier = json.loads(send(json.dumps(self._rows() if is_main else []).encode()))
         self._inbox = Inbox(run, [str(row.get("request")) for row in earlier])
@@ -229,18 +237,21 @@ class _Polled:
         held = [row["action"] for row in earlier if row.get("action") in _HOLDS]
         self.is_paused = held[-1:] == ["pause"]
 
-    def look(self, step: int, values: Mapping[str, Any], actions: Collection[str]) -> list[tuple[str, Any]]:
+    def look(self, step: int, values: dict[str, Any], actions: Collection[str]) -> list[tuple[str, Any]]:
+        """Return the changes that were asked for since the last look; new values replace those in `values`."""
         send, is_main = _process_group()
+        changes = [(name, value) for name, value in self._repeated.items() if name in values]
+        self._repeated.clear()
+        values.update(changes)
         shown = json.loads(json.dumps(dict(values)), parse_constant=str)  # as strict JSON holds them
         offered = {"format": FORMAT, "actions": actions, "values": shown}
         if is_main and offered != self._offered:
-            self._offered, hidden = offered, self._run / f".controls.json.{os.getpid()}.tmp"
-            with contextlib.suppress(OSError):  # a full disk does not end a training
+            hidden = self._run / f".controls.json.{os.getpid()}.tmp"
+            with contextlib.suppress(OSError):  # a full disk: at the next look
                 hidden.write_text(json.dumps(offered))
                 hidden.replace(self._run / "controls.json")
-        changes = [(name, value) for name, value in self._repeated.items() if name in values]
-        self._repeated.clear()
-        rows: list[dict[str, Any]] = []
+                self._offered = offered
+        rows = self._unwritten
         for request in decoded(send(encoded(self._inbox.take() if is_main else ()))):
             row = {"request": request.name, "step": step, "time": time.time(), "by": request.by}
             if refused := self._refusal(request, values, actions):
@@ -253,9 +264,12 @@ class _Polled:
             changes += request.values.items()
             rows += [{**row, "action": request.action}] if request.action else []
             rows += [{**row, "field": name, "from": shown[name], "to": new} for name, new in request.values.items()]
-        if rows and is_main:
-            with contextlib.suppress(OSError):
+            values.update(request.values)
+            shown = {**shown, **request.values}
+        with contextlib.suppress(OSError):  # a full disk: at the next look
+            if rows and is_main:
                 append_rows(self._run / "events.jsonl", rows)
+            rows.clear()
         return changes
 
     def _refusal(self, request: Request, values: Mapping[str, Any], actions: Collection[str]) -> str:

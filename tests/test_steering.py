@@ -15,7 +15,9 @@ import lightning.pytorch as lightning
 import pytest
 import torch
 import transformers
+from file_size import file_size_limit
 from lightning.pytorch.demos.boring_classes import BoringModel
+from torch.optim.optimizer import register_optimizer_step_pre_hook
 from waiting import eventually
 
 from nbtools import steering
@@ -47,11 +49,8 @@ def test_requests_are_taken_once_in_the_order_of_their_times(run: RunDir) -> Non
     assert inbox.take() == []
     assert list(run.requests.iterdir()) == []
     assert decoded(encoded(taken)) == taken
-
-
-def test_a_request_that_was_answered_before_a_restart_is_not_taken_again(run: RunDir) -> None:
     name = write_request(run, action="save")
-    assert Inbox(run.path, [name]).num_waiting() == 0
+    assert Inbox(run.path, [name]).num_waiting() == 0, "it was answered before a restart"
     assert [request.name for request in Inbox(run.path).take()] == [name]
 
 
@@ -70,9 +69,10 @@ def written(text: str, file: str = f"{NAME}.json") -> Callable[[RunDir], None]:
         (written(""), "is not a JSON object"),
         (written('{"format": 1, "action": "sa'), "is not a JSON object"),
         (written("[1]"), "is not a JSON object"),
-        (written("[" * 4000), "is not a JSON object"),
         (written('{"format": 1, "values": {"a": NaN}}'), "is not a JSON object of finite numbers"),
         (written('{"format": 1, "values": {"a": [1e999]}}'), "is not a JSON object of finite numbers"),
+        (written('{"format": 1, "values": {"a": %s}}' % ("9" * 4000)), "is not a JSON object of finite numbers"),
+        (written('{"format": 1, "values": {"a": %s}}' % ("[" * 900 + "]" * 900)), "has more than 100 brackets"),
         (written("x" * 4097), "has 4,097 bytes"),
         (written('{"action": "save"}'), "has the format None"),
         (written('{"format": 2, "action": "save"}'), "has the format 2"),
@@ -91,17 +91,15 @@ def test_what_is_no_request_is_named_once_and_not_followed(
     write_request(run, action="evaluate")
     inbox = Inbox(run.path)
     problems = {request.action: request.problem for request in inbox.take()}
-    assert problems.keys() == {"", "evaluate"}
-    assert problem in problems[""]
+    assert problems.keys() == {"", "evaluate"} and problem in problems[""]
     assert (inbox.take(), inbox.num_waiting()) == ([], 0)
     assert all(path.is_dir() or path.stat() for path in run.path.iterdir()), "what a link leads to stays"
 
 
-def test_a_folder_that_is_a_link_holds_no_requests(run: RunDir, tmp_path: Path) -> None:
-    other = RunDir(tmp_path / "other")
-    other.path.mkdir()
-    write_request(other, action="save")
-    run.requests.symlink_to(other.requests)
+def test_a_folder_that_is_a_link_holds_no_requests(run: RunDir) -> None:
+    write_request(run, action="save")
+    run.requests.rename(run.path / "other")
+    run.requests.symlink_to(run.path / "other")
     assert (Inbox(run.path).num_waiting(), Inbox(run.path).take()) == (0, [])
 
 
@@ -113,13 +111,10 @@ def test_a_file_of_another_user_is_no_request(run: RunDir, monkeypatch: pytest.M
 
 
 def test_a_flood_of_files_is_taken_in_parts(run: RunDir) -> None:
-    run.requests.mkdir()
-    for number in range(150):
-        (run.requests / f"{number:019}-0123456789ab.json").write_text('{"format": 1, "action": "save"}')
-    inbox, counts = Inbox(run.path), []
-    while taken := inbox.take():
-        counts.append(len(taken))
-    assert counts == [64, 64, 22]
+    for _ in range(150):
+        write_request(run, action="save")
+    inbox = Inbox(run.path)
+    assert [len(inbox.take()) for _ in range(4)] == [64, 64, 22, 0]
 
 
 @pytest.mark.parametrize("values", [{"a": float("nan")}, {"a": {1}}, {"a": "x" * 5000}])
@@ -145,15 +140,16 @@ def test_a_program_polls_changes_and_says_what_it_takes(launched: RunDir) -> Non
     assert steering.poll(10, {"lr": 0.1}, ["save"]) == []
     assert controls_of(launched) == steerable
     write_request(launched, action="profile")
-    for values in ({"lr": 0.05}, {"lr": 0.01, "momentum": 0.5}, {"lr": "fast"}):
+    for values in ({"lr": 0.5}, {"lr": 0.01, "momentum": 0.5}, {"lr": "fast"}, {"lr": 0.05}):
         write_request(launched, values=values)
     assert steering.poll(15, {"lr": 0.1}, ["save"]) == []
-    assert steering.poll(20, {"lr": 0.1}, ["save"]) == [("lr", 0.05)]
+    assert steering.poll(20, {"lr": 0.1}, ["save"]) == [("lr", 0.5), ("lr", 0.05)]
     assert [(event.step, str(event)) for event in read_events(launched)] == [
         (20, "refused: profile: the program takes save, pause, continue"),
-        (20, "lr 0.1 -> 0.05"),
+        (20, "lr 0.1 -> 0.5"),
         (20, "refused: momentum: the program takes new values of lr"),
-        (20, "refused: lr=fast: must be a number, as 0.1"),
+        (20, "refused: lr=fast: must be a number, as 0.5"),
+        (20, "lr 0.5 -> 0.05"),
     ]
     assert controls_of(launched) == replace(steerable, values={"lr": 0.05})
     steering._polled.cache_clear()  # a restart begins with the value that the panel shows
@@ -176,10 +172,23 @@ def test_a_program_is_held_in_a_pause(launched: RunDir) -> None:
         eventually(lambda: held(read_events(launched)) is not None)
         write_request(launched, action="save")
         write_request(launched, values={"lr": 0.2})
+        eventually(lambda: len(read_events(launched)) == 3)
+        write_request(launched, values={"lr": 0.3})
         assert not polled.done()
         write_request(launched, action="continue")
-        assert polled.result(60) == [("lr", 0.2)]
-    assert "the training is paused" in read_events(launched)[1].refused
+        assert polled.result(60) == [("lr", 0.2), ("lr", 0.3)]
+    said = [str(event) for event in read_events(launched)]
+    assert said[2:] == ["lr 0.1 -> 0.2", "lr 0.2 -> 0.3", "continue"] and "the training is paused" in said[1]
+
+
+def test_what_a_full_disk_has_no_room_for_is_written_whole_at_a_later_look(launched: RunDir) -> None:
+    write_request(launched, values={"lr": 0.2})
+    with file_size_limit(10):  # the first bytes of a row have room
+        assert steering.poll(10, {"lr": 0.1}) == [("lr", 0.2)]
+    assert (launched.events.read_bytes(), controls_of(launched)) == (b"", None)
+    assert steering.poll(20, {"lr": 0.2}) == []
+    assert [(event.step, str(event)) for event in read_events(launched)] == [(10, "lr 0.1 -> 0.2")]
+    assert controls_of(launched) == Steerable(("pause", "continue"), {"lr": 0.2}, False)
 
 
 def documented(parent: type) -> Any:
@@ -196,25 +205,17 @@ class Line(torch.nn.Linear):
         return {"loss": super().forward(x).square().mean()}
 
 
-class Watch(transformers.TrainerCallback):
-    """The rates of all steps."""
-
-    def __init__(self) -> None:
-        self.rates: list[float] = []
-
-    def on_pre_optimizer_step(self, *_: object, optimizer: torch.optim.Optimizer, **__: object) -> None:
-        self.rates.append(optimizer.param_groups[0]["lr"])
-
-
 def test_a_trainer_of_transformers_takes_a_new_peak_and_saves(launched: RunDir) -> None:
     write_request(launched, values={"learning_rate": 0.0005})
     write_request(launched, action="save")
     plain: dict[str, Any] = {"save_strategy": "no", "report_to": [], "use_cpu": True, "disable_tqdm": True}
     arguments = transformers.TrainingArguments(str(launched.path), learning_rate=0.001, max_steps=20, **plain)
-    callbacks, data = [documented(transformers.TrainerCallback), watch := Watch()], [{"x": torch.ones(1)}] * 8
-    transformers.Trainer(Line(1, 1), arguments, train_dataset=data, callbacks=callbacks).train()
+    callbacks, data = [documented(transformers.TrainerCallback)], [{"x": torch.ones(1)}] * 8
+    taken: list[float] = []
+    with register_optimizer_step_pre_hook(lambda optimizer, *_: taken.append(optimizer.param_groups[0]["lr"])):
+        transformers.Trainer(Line(1, 1), arguments, train_dataset=data, callbacks=callbacks).train()
     rates = [(0.001 if step < 10 else 0.0005) * (1 - step / 20) for step in range(20)]
-    assert watch.rates == pytest.approx(rates, rel=1e-12)
+    assert taken == pytest.approx(rates, rel=1e-12)
     assert (launched.path / "checkpoint-10").is_dir()
 
 

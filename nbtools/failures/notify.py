@@ -104,8 +104,8 @@ class Notifier:
         return not why
 
     def _record(self, notice: Mapping[str, Any]) -> None:
-        with contextlib.suppress(OSError), self._run.notices.open("a", encoding="utf-8") as file:
-            file.write(json.dumps({"format": 1, "time": time.time(), **notice}) + "\n")
+        with contextlib.suppress(OSError):
+            append_rows(self._run.notices, [{"format": 1, "time": time.time(), **notice}])
 
 
 def main() -> None:

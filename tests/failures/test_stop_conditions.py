@@ -293,16 +293,14 @@ def test_the_owner_changes_the_conditions_of_a_program_that_runs(supervised: Sta
 
 
 def test_a_post_that_fails_is_explained_without_its_address(posted: Any, monkeypatch: MonkeyPatch) -> None:
+    no_address = "notify.json of the user's configuration has no address that begins with https:// or http://"
     for address, why in (
         ("{}/302/secret", "the server answered 302, a redirect, which is not followed"),
         ("{}/500/secret", "the server answered 500"),
         ("{}/204/secret/late", "the server did not answer within 1 s"),
         ("http://127.0.0.1:1/secret", "the server was not reached (ConnectionRefusedError)"),
         ("http://127.0.0.1/ secret", "the server was not reached (InvalidURL)"),
-        (
-            "file:///secret",
-            "notify.json of the user's configuration has no address that begins with https:// or http://",
-        ),
+        ("file:///secret", no_address),
     ):
         update_user_config(notify.CONFIG, lambda kept, to=address: kept.update(address=to.format(posted[0]["address"])))
         monkeypatch.setattr(notify, "_POST_WITHIN_S", 1.0 if address.endswith("late") else 60.0)
