@@ -40,14 +40,12 @@ def test_requests_are_taken_once_in_the_order_of_their_times(run: RunDir) -> Non
     assert (inbox.num_waiting(), inbox.take()) == (0, []), "there is no folder yet"
     first = write_request(run, action="save")
     (run.requests / f"{NAME}.json").write_text('{"format": 1, "values": {"learning_rate": 0.1}, "by": "ana@box"}')
-    assert run.requests.stat().st_mode & 0o77 == 0
-    assert inbox.num_waiting() == 2
+    assert (run.requests.stat().st_mode & 0o77, inbox.num_waiting()) == (0, 2)
     taken = inbox.take()
     assert [request.name for request in taken] == [NAME, first]
     assert (taken[0].values, taken[0].by, taken[1].action) == ({"learning_rate": 0.1}, "ana@box", "save")
     assert "@" in taken[1].by
-    assert inbox.take() == []
-    assert list(run.requests.iterdir()) == []
+    assert inbox.take() == list(run.requests.iterdir()) == []
     assert decoded(encoded(taken)) == taken
     name = write_request(run, action="save")
     assert Inbox(run.path, [name]).num_waiting() == 0, "it was answered before a restart"

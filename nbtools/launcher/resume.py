@@ -160,7 +160,7 @@ def reproduce(run: Run | str | Path) -> Run:
         if has_recipe(parent.files) and resumed:
             named_checkpoint(parent, str(resumed.get("checkpoint")))
         child = _launched_again(parent, path, reproduces=parent.files)
-    if unlike := [*not_as(parent, child), *_newer_data(parent)]:
+    if unlike := [*not_as(parent, child), *_other_gpu(parent), *_newer_data(parent)]:
         warnings.warn(f"not as {parent.id}, so values may differ: {'; '.join(unlike)}", stacklevel=2)
     return child
 
@@ -172,6 +172,17 @@ def _kept(run: Run) -> Iterator[None]:
         for needed, _ in lineage(run):
             kept.enter_context(in_use(needed.files))
         yield
+
+
+def _other_gpu(run: Run) -> list[str]:
+    """Return the GPU that a run has had, if this machine lacks it: the new run records its own after its start only.
+
+    [] on a cluster, whose machines are not known here.
+    """
+    had, here = mapping_at(run.config or {}, "environment"), {each.name for each in devices()}
+    is_local = not mapping_at(run.info, "launch").get("cluster")
+    is_other = str(had.get("device")).startswith("cuda") and had.get("device_name") not in here
+    return [f"machine.device_name {shown(had.get('device_name'))} -> {shown(sorted(here))}"] * (is_local and is_other)
 
 
 def _newer_data(run: Run) -> list[str]:

@@ -56,7 +56,9 @@ def test_a_steered_run_its_fork_and_its_repetition_are_repeated(cpu_project: Pro
     fork = nt.resume(run, run.checkpoints[0], changes={"max_steps": run.step + 5, "strategy": "fsdp"})
     fork.wait(timeout_s=300)
     next((cpu_project.root / "texts").iterdir()).touch()
-    with pytest.warns(UserWarning, match=r"values may differ: .* was changed since"):
+    config = json.loads(fork.files.config.read_text())
+    fork.files.config.write_text(json.dumps({**config, "environment": {"device": "cuda:0", "device_name": "GPU X"}}))
+    with pytest.warns(UserWarning, match=r"may differ: machine.device_name 'GPU X' -> \[.*; .* was changed since"):
         assert repeated(fork).info["resumed_from"] == fork.info["resumed_from"]
     with_name = cli("launch", "--again", run.id, "--name", "x", code=2)
     assert "--again: goes with no other option, and name is given" in with_name.stderr
