@@ -98,9 +98,8 @@ class StopOn(Settings):
     @field_validator("no_improvement", "loss_above", mode="before")
     @classmethod
     def _usual_value(cls, value: object, info: Any) -> object:
-        if not isinstance(value, bool):
-            return value
-        return _USUAL[info.field_name] if value else None
+        usual = _USUAL[info.field_name] if value else None
+        return usual if isinstance(value, bool) else value
 
 
 class NotifyOn(StopOn):

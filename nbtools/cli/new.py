@@ -31,10 +31,8 @@ def write_recipe_script(arguments: argparse.Namespace, cluster: Cluster | None) 
         if (given := getattr(arguments, name)) is not None:
             what = "" if given is False else f", not {given!r}"
             return complain(f"{flag}: is for a program, not for a recipe; leave it out{what}")
-    if arguments.preset is None:
-        config, launch = recipe.config_class(), Launch()
-    else:
-        config, launch = recipe.preset(arguments.preset)
+    plain = recipe.config_class(), Launch()
+    config, launch = plain if arguments.preset is None else recipe.preset(arguments.preset)
     old = None if arguments.from_yaml is None else read_flat_yaml(Path(arguments.from_yaml), type(config))
     asked, notes = config.uncapped({**(old.values if old else {}), **assigned(type(config), arguments.values)})
     config = config.replace(**asked)

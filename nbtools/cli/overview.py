@@ -17,6 +17,7 @@ from nbtools.rundir.names import LATEST
 
 _NUM_ACTIVE, _NUM_ENDED, _LONGEST_WHY = 10, 5, 120
 _FAILED = RunState.FAILED, RunState.LOST
+_HELP = "nbtools --help", "all commands"
 _NEW = "nbtools new mlm_pretraining tiny --preset cpu_demo", "write a script that trains in a minute on a CPU"
 
 
@@ -26,7 +27,7 @@ def print_overview() -> None:
         project = find_project()
     except ProjectError as error:
         complain(str(error), 0)
-        _print_commands([("nbtools recipes", "list the recipes"), _NEW])
+        _print_part("Next", [("nbtools recipes", "list the recipes"), _NEW, _HELP])
         return
     print_lines(f"nbtools {__version__}: {project.root}", "bold")
     rows = Rows(project.runs.resolve())
@@ -37,15 +38,14 @@ def print_overview() -> None:
     _print_part("Active", [_active(rows, row) for row in active[:_NUM_ACTIVE]], len(active))
     _print_part("Ended last", [_ended(rows, row) for row in ended[:_NUM_ENDED]], len(ended))
     rows.save()
-    gpus = [(str(gpu.index), str(gpu)) for gpu in devices()]
-    _print_part("GPUs", gpus, len(gpus))
+    _print_part("GPUs", [(str(gpu.index), str(gpu)) for gpu in devices()])
     scripts = sorted(project.scripts.glob("*.py"), key=lambda path: path.stat().st_mtime)
     launch = ("nbtools launch scripts/SCRIPT.py", "start another run")
     if scripts:
         launch = (f"nbtools launch scripts/{scripts[-1].name}", "start the newest script in the background")
     has_saved = bool(ended and rows.run(ended[0].id).checkpoints)
     commands = _commands(active, ended, listed[0].id if listed else "", has_saved)
-    _print_commands([*commands, launch if scripts or listed else _NEW])
+    _print_part("Next", [*commands, launch if scripts or listed else _NEW, _HELP])
 
 
 def _active(rows: Rows, row: RunRow) -> tuple[str, ...]:
@@ -86,13 +86,8 @@ def _commands(active: Sequence[RunRow], ended: Sequence[RunRow], newest: str, ha
     return commands
 
 
-def _print_part(title: str, table: Sequence[tuple[str, ...]], count: int) -> None:
+def _print_part(title: str, table: Sequence[tuple[str, ...]], count: int = 0) -> None:
     if table:
         more = f" ({len(table)} of {count}; nbtools runs lists all)" if count > len(table) else ""
         print_lines(f"\n{title}{more}", "bold")
         print_table([("", *row) for row in table])
-
-
-def _print_commands(commands: Sequence[tuple[str, str]]) -> None:
-    print_lines("\nNext", "bold")
-    print_table([("", *row) for row in [*commands, ("nbtools --help", "all commands")]])

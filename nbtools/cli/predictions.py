@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from itertools import chain, islice
 from pathlib import Path
-from typing import IO, Any
+from typing import IO
 
 from nbtools.cli.output import with_bar
 from nbtools.data import tables
@@ -134,12 +134,8 @@ def _print_one(rows: Iterable[row_files.Result], settings: PredictSettings) -> r
         print("\n".join(map(printable, row_files.result_line(row, settings).splitlines())))
         kinds = {"sets": row.get("sets", ()), "alone": row.get("candidates", ())}
         for name, candidates in [*enumerate(row.get("masks", ()), start=1), *kinds.items()]:
-            listed = [f"{_what(each)} {each['probability']:.3f}" for each in candidates]
+            named = ((each.get("codes") or [each.get("token", each.get("code"))], each) for each in candidates)
+            listed = [f"{SEPARATOR.join(words)} {each['probability']:.3f}" for words, each in named]
             if listed:
                 print(printable(f"  {name}: {', '.join(listed)}"))
     return report
-
-
-def _what(candidate: dict[str, Any]) -> str:
-    """Return the token, the code or the set of codes that has a probability."""
-    return SEPARATOR.join(candidate.get("codes") or [candidate.get("token", candidate.get("code"))])

@@ -40,9 +40,7 @@ class FirstRows:
     def text_column(self, but: Collection[str] = ()) -> str | None:
         """Return the column that most likely holds texts: `text`, else that of the longest cells with several words."""
         names = [name for name in self.columns if name.strip() and name not in but]
-        if "text" in names:
-            return "text"
-        return max(names, key=self._as_text, default=None)
+        return "text" if "text" in names else max(names, key=self._as_text, default=None)
 
     def _as_text(self, column: str) -> tuple[bool, float]:
         cells = self.cells(column)

@@ -103,11 +103,9 @@ def lock_holders(run: RunDir) -> list[psutil.Process]:
     A program's daemon may have emptied its environment and left the run's session; the run is RUNNING while it has the
     lock. Another process may take the lock for an instant, to record or to remove: it, and what it forks, do not count.
     """
-
-    def has_inherited_lock(process: psutil.Process) -> bool:
-        return lock_taker(process, run) not in (None, process.pid, *(above.pid for above in process.parents()))
-
-    return _own_processes(has_inherited_lock)
+    return _own_processes(
+        lambda one: lock_taker(one, run) not in (None, one.pid, *(above.pid for above in one.parents()))
+    )
 
 
 def living(processes: Iterable[psutil.Process]) -> list[psutil.Process]:

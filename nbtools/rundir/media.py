@@ -201,6 +201,4 @@ def _strict(value: Any) -> Any:
         return strict_number(value)
     if isinstance(value, Mapping):
         return {key: _strict(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_strict(item) for item in value]
-    return value
+    return [_strict(item) for item in value] if isinstance(value, list | tuple) else value

@@ -73,7 +73,7 @@ def masked(args: Sequence[str], known: Collection[str] = ()) -> list[str]:
     found: list[str] = []
     for name, _, arg in _named(args, args):
         assigned = _ASSIGNED.fullmatch(arg)
-        told_by = "" if _plain(name) in known else name.rpartition(":")[2]
+        told_by = "" if name.lstrip("-+~").replace("-", "_") in known else name.rpartition(":")[2]
         if assigned is None and _FLAG.fullmatch(arg) and not _VALUE.search(arg):
             found.append(arg)
         elif is_secret(told_by, assigned[2] if assigned else arg):
@@ -203,7 +203,3 @@ def without_secrets(text: str, secrets: Iterable[str]) -> str:
     for secret in secrets:
         text = text.replace(secret, MASK)
     return text
-
-
-def _plain(flag: str) -> str:
-    return flag.lstrip("-+~").replace("-", "_")

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from itertools import islice
 from pathlib import Path
-from typing import Literal, NoReturn, Self
+from typing import Any, Literal, NoReturn, Self
 
 from pydantic import field_validator, model_validator
 
@@ -23,7 +23,14 @@ from nbtools.script.config_copy import cached_copy
 from nbtools.settings import Settings, may_be_path, setting
 
 _MOST_FOLDERS = 200
-_MODULE = re.compile(r"[^\W\d]\w*(?:\.[^\W\d]\w*)*")
+_ALLOWED = {
+    "checkpoints": (
+        r"(?s)(?!.*\*\*).*[^./*].*",
+        "a path with * for what differs, such as out/*.ckpt; for folders, out/*/last.pt",
+    ),
+    "module": (r"[^\W\d]\w*(?:\.[^\W\d]\w*)*", "the dotted name of a module, such as package.train"),
+}
+"""Fields that are no path as it stands: a regular expression, and what is allowed in words."""
 
 
 def why_no_word(word: str) -> str:
@@ -95,25 +102,14 @@ class Program(Settings):
             raise ValueError(why)
         return words
 
-    @field_validator("script", "cwd", "accelerate_config", "config_file")
+    @field_validator("script", "cwd", "accelerate_config", "config_file", "checkpoints", "module")
     @classmethod
-    def _is_a_path(cls, value: str | None) -> str | None:
-        if value is not None and not may_be_path(value):
-            raise ValueError("must be a path, of at most 255 bytes a part and 3072 in all")
-        return value
-
-    @field_validator("checkpoints")
-    @classmethod
-    def _is_a_pattern(cls, value: str | None) -> str | None:
-        if value is not None and (not may_be_path(value) or "**" in value or value.strip("./*") == ""):
-            raise ValueError("must be a path with * for what differs, such as out/*.ckpt; for folders, out/*/last.pt")
-        return value
-
-    @field_validator("module")
-    @classmethod
-    def _is_a_module(cls, value: str | None) -> str | None:
-        if value is not None and not (_MODULE.fullmatch(value) and may_be_path(f"{value.replace('.', '/')}.py")):
-            raise ValueError("must be the dotted name of a module, such as package.train")
+    def _is_a_place(cls, value: str | None, info: Any) -> str | None:
+        path = f"{(value or '').replace('.', '/')}.py" if info.field_name == "module" else value
+        other = r"(?s).+", "a path, of at most 255 bytes a part and 3072 in all"
+        pattern, allowed = _ALLOWED.get(info.field_name, other)
+        if value is not None and not (may_be_path(str(path)) and re.fullmatch(pattern, value)):
+            raise ValueError(f"must be {allowed}")
         return value
 
     @model_validator(mode="after")

@@ -112,7 +112,7 @@ class LogMetrics:
 
     @property
     def again(self) -> str:
-        """What started over: epochs, as for another fold, or the steps of epochs whose length is not printed; or ""."""
+        """Why a step is not what one training counts: epochs that start over, or whose length is unknown; else ""."""
         if n := self._rows.steps.num_trials:
             return f"the epochs start over {n} times, part after part"
         is_estimate = self._rows.steps.is_estimate

@@ -34,12 +34,8 @@ def fields(data: bytes, at: int, end: int) -> Iterator[tuple[int, float, int]]:
 
 def varint(data: bytes, at: int) -> tuple[int, int]:
     """Return a varint and the offset behind it."""
-    if (byte := data[at]) < 128:
-        return byte, at + 1
-    value, shift = byte & 127, 7
-    while byte > 127 and shift < 64:
-        at += 1
-        byte = data[at]
+    value = shift = 0
+    while (byte := data[at]) > 127 and shift < 63:
         value |= (byte & 127) << shift
-        shift += 7
-    return value, at + 1
+        at, shift = at + 1, shift + 7
+    return value | (byte & 127) << shift, at + 1

@@ -97,9 +97,8 @@ def as_picture(frames: Sequence[str], most: int = 8, *, keep_lines: bool = False
 
 def _lines(frame: str, keep_lines: bool) -> list[str]:
     """The lines of a drawing; a running text is one line, in which line breaks are arrows."""
-    if keep_lines:
-        return frame[:_MOST_CHARACTERS].split("\n")
-    return [frame.replace("\n", "\N{DOWNWARDS ARROW WITH CORNER LEFTWARDS}")]
+    one_line = frame.replace("\n", "\N{DOWNWARDS ARROW WITH CORNER LEFTWARDS}")
+    return frame[:_MOST_CHARACTERS].split("\n") if keep_lines else [one_line]
 
 
 def _cells(frame: str, before: str, keep_lines: bool) -> Iterator[tuple[int, int, str, str]]:

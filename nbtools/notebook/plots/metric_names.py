@@ -109,9 +109,7 @@ def group_of(name: str) -> str:
 def kind_of(name: str) -> Literal["train", "eval", "baseline"]:
     """Return how to draw a metric."""
     split, rest = _split(name)
-    if _BASELINE.fullmatch(rest):
-        return "baseline"
-    return "eval" if split in _SPLITS[1:] else "train"
+    return "baseline" if _BASELINE.fullmatch(rest) else "eval" if split in _SPLITS[1:] else "train"
 
 
 def labels_of(names: Sequence[str], group: str) -> list[str]:

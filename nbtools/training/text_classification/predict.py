@@ -59,7 +59,8 @@ class Predictor:
         described = {} if file is None else read_descriptions(expanded(file), form)
         for start in range(0, len(given), _AT_ONCE):
             window = given[start : start + _AT_ONCE]
-            full = [place for place, each in enumerate(window) if not self._is_empty(each["text"])]
+            cleaned = [clean_text(each["text"]) if self._is_cleaned else each["text"] for each in window]
+            full = [place for place, text in enumerate(cleaned) if text.strip()]
             langs = [self._lang(window[place].get("lang") or settings.lang) for place in full]
             texts = [window[place]["text"] for place in full]
             rows = dict(zip(full, self._decoded(texts, langs, settings), strict=True))
@@ -67,10 +68,6 @@ class Predictor:
                 row["descriptions"] = [described.get(code, "") for code in row["codes"]]
             for place in range(len(window)):
                 yield rows.get(place, {"error": "holds no text"})
-
-    def _is_empty(self, text: str) -> bool:
-        """Whether a text is empty after cleaning."""
-        return not text.strip() or (self._is_cleaned and not clean_text(text))
 
     def _lang(self, name: str | None) -> str:
         """Return a language as the training read it."""

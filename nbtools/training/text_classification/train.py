@@ -268,17 +268,14 @@ def parts_of_langs(langs: Sequence[str]) -> tuple[list[str], npt.NDArray[np.int6
     ordered = sorted(Counter(langs).items(), key=lambda item: (-item[1], item[0]))
     numbers = {lang: min(number, _NUM_LANGS) for number, (lang, _) in enumerate(ordered)}
     names = [f"language {lang}" for lang, _ in ordered[:_NUM_LANGS]]
-    if len(ordered) > _NUM_LANGS:
-        names.append("other languages")
+    names += ["other languages"] * (len(ordered) > _NUM_LANGS)
     return names, np.array([numbers[lang] for lang in langs])
 
 
 def code_shares(samples: Samples) -> Tensor:
     """Return the share of training rows that has each code. Shape (C,)."""
-    counts_C = np.zeros(len(samples.system.codes))
-    for row in map(int, samples.train_rows):
-        counts_C[list(samples.train.codes(row))] += 1
-    return torch.from_numpy(counts_C / len(samples.train_rows)).float()
+    codes = [code for row in map(int, samples.train_rows) for code in samples.train.codes(row)]
+    return torch.from_numpy(np.bincount(codes, minlength=len(samples.system.codes)) / len(samples.train_rows)).float()
 
 
 def majority_codes(samples: Samples) -> Tensor:
